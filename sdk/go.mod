@@ -1,0 +1,3 @@
+module starling/sdk
+
+go 1.26.0
