@@ -1,0 +1,119 @@
+"""PyTorch twin of recipes/quickstart.star: a byte-level GPT on the Go standard library's source. Prints one line of JSON.
+
+The same model, data, batch, optimizer and schedule as the recipe, in one process at PyTorch's best settings (fused AdamW,
+fused attention, batches cut with one indexing operation). A file is held out when a stable hash of its path falls into 2%,
+as in the recipe; initial values and the order of the samples differ, so losses agree only to a few hundredths.
+
+tokens_per_s and seconds cover the training steps alone: reading the data, compiling, the first forward and backward pass and the
+evaluation stay outside.
+
+    python quickstart_torch.py --threads 2
+    python quickstart_torch.py --threads 2 --compile
+"""
+
+import time
+
+PROCESS_START = time.perf_counter()
+
+import argparse
+import json
+import math
+import os
+import pathlib
+import subprocess
+import zlib
+
+import numpy as np
+import torch
+import torch.nn as nn
+
+from gpt_step import GPT, adamw, resident_mb
+
+EVAL_BATCHES, EVAL_BATCH = 16, 32
+HELD_OUT_ONE_IN = 50
+
+
+def read_corpus():
+    """All Go files under $GOROOT/src, as the bytes to train on and the bytes held out."""
+    root = os.environ.get("GOROOT") or subprocess.check_output(["go", "env", "GOROOT"], text=True).strip()
+    source = pathlib.Path(root, "src")
+    # A folder named *.go exists there too.
+    files = sorted(path for path in source.rglob("*.go") if path.is_file())
+    train, held_out = [], []
+    for path in files:
+        hashed = zlib.crc32(path.relative_to(source).as_posix().encode())
+        (train if hashed % HELD_OUT_ONE_IN else held_out).append(path.read_bytes())
+    return len(files), *(np.frombuffer(b"".join(parts), np.uint8) for parts in (train, held_out))
+
+
+def sample(rng, data, batch, context):
+    """Tokens and targets [batch, context] at random places of data."""
+    starts = rng.integers(0, len(data) - context - 1, batch)
+    window = torch.from_numpy(data[starts[:, None] + np.arange(context + 1)].astype(np.int64))
+    return window[:, :-1].contiguous(), window[:, 1:].contiguous()
+
+
+def rate(step, peak, warmup, total):
+    """Linear warm-up, then a cosine to a tenth of the peak."""
+    if step < warmup:
+        return peak * (step + 1) / warmup
+    return peak * (0.1 + 0.45 * (1 + math.cos(math.pi * (step - warmup) / max(1, total - warmup))))
+
+
+def parse():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, value in dict(steps=1500, width=96, layers=3, heads=4, context=64, batch=32, warmup=30, seed=0).items():
+        parser.add_argument("--" + name, type=int, default=value)
+    parser.add_argument("--lr", type=float, default=6e-3)
+    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--compile", action="store_true", help="torch.compile instead of eager (needs a C++ compiler)")
+    return parser.parse_args()
+
+
+def main():
+    args = parse()
+    torch.set_num_threads(args.threads)
+    torch.manual_seed(args.seed)
+    rng = np.random.default_rng(args.seed)
+
+    start = time.perf_counter()
+    files, train, held_out = read_corpus()
+    data_s = time.perf_counter() - start
+
+    model = GPT(args.layers, args.width, args.heads, args.context, vocab=256)
+    optimizer = adamw(model, args.lr)
+    forward = torch.compile(model) if args.compile else model
+
+    # One pass without an update compiles, allocates and warms the caches.
+    forward(*sample(np.random.default_rng(0), train, args.batch, args.context)).backward()
+    optimizer.zero_grad()
+    ready_s = time.perf_counter() - PROCESS_START - data_s
+
+    start = time.perf_counter()
+    for step in range(args.steps):
+        for group in optimizer.param_groups:
+            group["lr"] = rate(step, args.lr, args.warmup, args.steps)
+        loss = forward(*sample(rng, train, args.batch, args.context))
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        train_loss = loss.item()
+    seconds = time.perf_counter() - start
+
+    eval_rng = np.random.default_rng(1)
+    with torch.no_grad():
+        losses = [model(*sample(eval_rng, held_out, EVAL_BATCH, args.context)).item() for _ in range(EVAL_BATCHES)]
+    tokens = args.steps * args.batch * args.context
+    print(json.dumps(dict(
+        peer="pytorch", version=torch.__version__, mode="compiled" if args.compile else "eager", threads=args.threads,
+        steps=args.steps, width=args.width, layers=args.layers, heads=args.heads, context=args.context, batch=args.batch,
+        lr=args.lr, seed=args.seed, parameters=sum(p.numel() for p in model.parameters()), files=files,
+        train_bytes=len(train), held_out_bytes=len(held_out), data_index_s=round(data_s, 2), ready_s=round(ready_s, 2),
+        tokens=tokens, seconds=round(seconds, 2), tokens_per_s=round(tokens / seconds),
+        train_loss=round(train_loss, 4), eval_loss=round(float(np.mean(losses)), 4), peak_rss_mb=round(resident_mb()),
+    )))
+
+
+if __name__ == "__main__":
+    main()
