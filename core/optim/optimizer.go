@@ -1,0 +1,240 @@
+package optim
+
+import (
+	"errors"
+	"fmt"
+	"path"
+	"strings"
+
+	"starling/core/graph"
+	"starling/core/tensor/detmath"
+)
+
+// HyperLen is the length of one row of the table of hyper-parameters that an update operation reads.
+const HyperLen = 8
+
+// Slot is a piece of optimizer state with its parameter's shape, stored as <parameter>/<Name>.
+type Slot struct {
+	Name string
+	Init float64
+}
+
+// Update is the operation that runs on one parameter.
+type Update struct {
+	Op    string // name in the table of operations
+	Attrs any
+	Slots []Slot
+	Group int // row of the table of hyper-parameters
+}
+
+// Optimizer says what happens to parameters at each step.
+type Optimizer interface {
+	// Update returns what runs on a parameter.
+	Update(p graph.ParamAttrs) Update
+	// Groups is the number of rows of the table of hyper-parameters; GroupName labels one for people.
+	Groups() int
+	GroupName(i int) string
+	// Hyper writes row group of the table for the step-th update (from 0) at the given learning rate of
+	// the first group. gradScale multiplies every gradient first (unscaling, exact averaging, clipping).
+	Hyper(row []float64, group, step int, rate, gradScale float64)
+	// Rate is the scheduled learning rate of a step.
+	Rate(step int) float64
+	Validate() error
+	// String is the canonical form: it enters the recipe's digest.
+	String() string
+}
+
+// Group overrides settings for the parameters whose name matches Pattern, a glob such as "h.*.bias" in
+// which * crosses dots. The first group that matches wins.
+type Group struct {
+	Pattern     string
+	RateScale   float64  // multiplies the scheduled rate
+	WeightDecay *float64 // replaces the optimizer's, also on one-dimensional tensors
+}
+
+// groups is the part that every built-in optimizer shares: row 2k is group k's (k = 0 the default) tensors of two or
+// more dimensions, row 2k+1 its others, which by default get no weight decay.
+type groups struct {
+	decay float64
+	list  []Group
+}
+
+func (g groups) count() int { return 2 * (len(g.list) + 1) }
+
+func (g groups) of(p graph.ParamAttrs) int {
+	k := 0
+	for i, o := range g.list {
+		if ok, _ := path.Match(o.Pattern, p.Name); ok {
+			k = i + 1
+			break
+		}
+	}
+	row := 2 * k
+	if p.Shape.N < 2 {
+		row++
+	}
+	return row
+}
+
+func (g groups) name(i int) string {
+	s := "default"
+	if i >= 2 {
+		s = g.list[i/2-1].Pattern
+	}
+	if i%2 == 1 {
+		return s + ", one-dimensional"
+	}
+	return s + ", matrices"
+}
+
+func (g groups) scale(i int) float64 {
+	if i >= 2 {
+		return g.list[i/2-1].RateScale
+	}
+	return 1
+}
+
+func (g groups) weightDecay(i int) float64 {
+	if i >= 2 && g.list[i/2-1].WeightDecay != nil {
+		return *g.list[i/2-1].WeightDecay
+	}
+	if i%2 == 1 {
+		return 0
+	}
+	return g.decay
+}
+
+func (g groups) validate() error {
+	if err := rate("weight_decay", g.decay); err != nil {
+		return err
+	}
+	for _, o := range g.list {
+		if _, err := path.Match(o.Pattern, ""); err != nil {
+			return fmt.Errorf("group pattern %q: %w", o.Pattern, err)
+		}
+		if strings.Contains(o.Pattern, "/") {
+			return fmt.Errorf("group pattern %q: parameter names have no slash", o.Pattern)
+		}
+		if err := rate("group lr_scale", o.RateScale); err != nil {
+			return err
+		}
+		if o.WeightDecay != nil {
+			if err := rate("group weight_decay", *o.WeightDecay); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (g groups) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "decay %v", g.decay)
+	for _, o := range g.list {
+		fmt.Fprintf(&b, ", group %q x%v", o.Pattern, o.RateScale)
+		if o.WeightDecay != nil {
+			fmt.Fprintf(&b, " decay %v", *o.WeightDecay)
+		}
+	}
+	return b.String()
+}
+
+// AdamW is Adam with decoupled weight decay (Loshchilov and Hutter, 2019), in PyTorch's form.
+type AdamW struct {
+	Schedule     Schedule
+	Beta1, Beta2 float64
+	Eps          float64
+	WeightDecay  float64
+	ParamGroups  []Group
+}
+
+func (o AdamW) groups() groups { return groups{o.WeightDecay, o.ParamGroups} }
+
+// Update runs adamw with the moments m and v.
+func (o AdamW) Update(p graph.ParamAttrs) Update {
+	return Update{"adamw", graph.AdamWAttrs{}, []Slot{{"m", 0}, {"v", 0}}, o.groups().of(p)}
+}
+
+// Groups is the number of rows.
+func (o AdamW) Groups() int { return o.groups().count() }
+
+// GroupName labels a row.
+func (o AdamW) GroupName(i int) string { return o.groups().name(i) }
+
+// Hyper fills lr, β1, β2, ε, weight decay, 1-β1^t, 1-β2^t and the gradient's scale, t counting from 1.
+func (o AdamW) Hyper(row []float64, group, step int, rate, gradScale float64) {
+	g := o.groups()
+	copy(row, []float64{rate * g.scale(group), o.Beta1, o.Beta2, o.Eps, g.weightDecay(group),
+		1 - detmath.PowInt(o.Beta1, step+1), 1 - detmath.PowInt(o.Beta2, step+1), gradScale})
+}
+
+// Rate is the scheduled learning rate.
+func (o AdamW) Rate(step int) float64 { return o.Schedule.At(step) }
+
+// Validate checks every setting.
+func (o AdamW) Validate() error {
+	if !(o.Beta1 >= 0 && o.Beta1 < 1 && o.Beta2 >= 0 && o.Beta2 < 1) {
+		return fmt.Errorf("betas = (%v, %v): each must lie in [0, 1)", o.Beta1, o.Beta2)
+	}
+	return errors.Join(rate("eps", o.Eps), o.groups().validate(), o.Schedule.Validate())
+}
+
+func (o AdamW) String() string {
+	return fmt.Sprintf("adamw(%v, betas %v %v, eps %v, %v)", o.Schedule, o.Beta1, o.Beta2, o.Eps, o.groups())
+}
+
+// SGD is stochastic gradient descent with momentum, in PyTorch's form (weight decay added to the gradient).
+type SGD struct {
+	Schedule    Schedule
+	Momentum    float64
+	Dampening   float64
+	Nesterov    bool
+	WeightDecay float64
+	ParamGroups []Group
+}
+
+func (o SGD) groups() groups { return groups{o.WeightDecay, o.ParamGroups} }
+
+// Update runs sgd, with a momentum slot where momentum is not 0.
+func (o SGD) Update(p graph.ParamAttrs) Update {
+	u := Update{"sgd", graph.SGDAttrs{Momentum: o.Momentum != 0, Nesterov: o.Nesterov}, nil, o.groups().of(p)}
+	if o.Momentum != 0 {
+		u.Slots = []Slot{{"momentum", 0}}
+	}
+	return u
+}
+
+// Groups is the number of rows.
+func (o SGD) Groups() int { return o.groups().count() }
+
+// GroupName labels a row.
+func (o SGD) GroupName(i int) string { return o.groups().name(i) }
+
+// Hyper fills lr, momentum, dampening, weight decay, 1 on the first update (whose momentum is the gradient
+// itself), two zeros and the gradient's scale.
+func (o SGD) Hyper(row []float64, group, step int, rate, gradScale float64) {
+	g := o.groups()
+	first := 0.0
+	if step == 0 {
+		first = 1
+	}
+	copy(row, []float64{rate * g.scale(group), o.Momentum, o.Dampening, g.weightDecay(group), first, 0, 0, gradScale})
+}
+
+// Rate is the scheduled learning rate.
+func (o SGD) Rate(step int) float64 { return o.Schedule.At(step) }
+
+// Validate checks every setting.
+func (o SGD) Validate() error {
+	switch {
+	case !(o.Momentum >= 0 && o.Momentum < 1):
+		return fmt.Errorf("momentum = %v: must lie in [0, 1)", o.Momentum)
+	case o.Nesterov && (o.Momentum == 0 || o.Dampening != 0):
+		return errors.New("nesterov = True needs momentum above 0 and dampening 0")
+	}
+	return errors.Join(rate("dampening", o.Dampening), o.groups().validate(), o.Schedule.Validate())
+}
+
+func (o SGD) String() string {
+	return fmt.Sprintf("sgd(%v, momentum %v, dampening %v, nesterov %v, %v)", o.Schedule, o.Momentum, o.Dampening, o.Nesterov, o.groups())
+}
