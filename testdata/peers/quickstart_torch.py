@@ -1,8 +1,8 @@
 """PyTorch twin of recipes/quickstart.star: a byte-level GPT on the Go standard library's source. Prints one line of JSON.
 
 The same model, data, batch, optimizer and schedule as the recipe, in one process at PyTorch's best settings (fused AdamW,
-fused attention, batches cut with one indexing operation). A file is held out when a stable hash of its path falls into 2%,
-as in the recipe; initial values and the order of the samples differ, so losses agree only to a few hundredths.
+fused attention, batches cut with one indexing operation). It holds out the very files that the recipe does; initial values
+and the order of the samples differ, so losses agree only to a few hundredths.
 
 tokens_per_s and seconds cover the training steps alone: reading the data, compiling, the first forward and backward pass and the
 evaluation stay outside.
@@ -16,12 +16,12 @@ import time
 PROCESS_START = time.perf_counter()
 
 import argparse
+import hashlib
 import json
 import math
 import os
 import pathlib
 import subprocess
-import zlib
 
 import numpy as np
 import torch
@@ -30,27 +30,44 @@ import torch.nn as nn
 from gpt_step import GPT, adamw, resident_mb
 
 EVAL_BATCHES, EVAL_BATCH = 16, 32
-HELD_OUT_ONE_IN = 50
+HOLDOUT = 0.02
 
 
 def read_corpus():
-    """All Go files under $GOROOT/src, as the bytes to train on and the bytes held out."""
+    """The number of Go files under $GOROOT/src, and their bytes in two streams: to train on, and held out.
+
+    As in the recipe, a file is held out when the first eight bytes of the SHA-256 of its path relative to src are below
+    HOLDOUT * 2**64, and a zero byte follows each file.
+    """
     root = os.environ.get("GOROOT") or subprocess.check_output(["go", "env", "GOROOT"], text=True).strip()
     source = pathlib.Path(root, "src")
     # A folder named *.go exists there too.
-    files = sorted(path for path in source.rglob("*.go") if path.is_file())
+    paths = {path.relative_to(source).as_posix(): path for path in source.rglob("*.go") if path.is_file()}
     train, held_out = [], []
-    for path in files:
-        hashed = zlib.crc32(path.relative_to(source).as_posix().encode())
-        (train if hashed % HELD_OUT_ONE_IN else held_out).append(path.read_bytes())
-    return len(files), *(np.frombuffer(b"".join(parts), np.uint8) for parts in (train, held_out))
+    for name in sorted(paths, key=str.encode):
+        hashed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big")
+        (held_out if hashed < HOLDOUT * 2**64 else train).append(paths[name].read_bytes() + b"\0")
+    return len(paths), *(np.frombuffer(b"".join(stream), np.uint8) for stream in (train, held_out))
 
 
-def sample(rng, data, batch, context):
-    """Tokens and targets [batch, context] at random places of data."""
-    starts = rng.integers(0, len(data) - context - 1, batch)
-    window = torch.from_numpy(data[starts[:, None] + np.arange(context + 1)].astype(np.int64))
-    return window[:, :-1].contiguous(), window[:, 1:].contiguous()
+class Samples:
+    """Windows of a stream, one every context bytes, in a random order without repetition until all were seen."""
+
+    def __init__(self, stream, context, seed):
+        self.stream, self.offsets = stream, np.arange(context + 1)
+        self.rng = np.random.default_rng(seed)
+        self.starts = context * np.arange((len(stream) - 1) // context)
+        self.next = len(self.starts)
+
+    def batch(self, size):
+        """Tokens and targets [size, context]."""
+        if self.next + size > len(self.starts):
+            self.rng.shuffle(self.starts)
+            self.next = 0
+        starts = self.starts[self.next : self.next + size]
+        self.next += size
+        windows = torch.from_numpy(self.stream[starts[:, None] + self.offsets].astype(np.int64))
+        return windows[:, :-1].contiguous(), windows[:, 1:].contiguous()
 
 
 def rate(step, peak, warmup, total):
@@ -74,10 +91,10 @@ def main():
     args = parse()
     torch.set_num_threads(args.threads)
     torch.manual_seed(args.seed)
-    rng = np.random.default_rng(args.seed)
 
     start = time.perf_counter()
     files, train, held_out = read_corpus()
+    samples, eval_samples = Samples(train, args.context, args.seed), Samples(held_out, args.context, seed=1)
     data_s = time.perf_counter() - start
 
     model = GPT(args.layers, args.width, args.heads, args.context, vocab=256)
@@ -85,7 +102,7 @@ def main():
     forward = torch.compile(model) if args.compile else model
 
     # One pass without an update compiles, allocates and warms the caches.
-    forward(*sample(np.random.default_rng(0), train, args.batch, args.context)).backward()
+    forward(*samples.batch(args.batch)).backward()
     optimizer.zero_grad()
     ready_s = time.perf_counter() - PROCESS_START - data_s
 
@@ -93,7 +110,7 @@ def main():
     for step in range(args.steps):
         for group in optimizer.param_groups:
             group["lr"] = rate(step, args.lr, args.warmup, args.steps)
-        loss = forward(*sample(rng, train, args.batch, args.context))
+        loss = forward(*samples.batch(args.batch))
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
@@ -101,9 +118,8 @@ def main():
         train_loss = loss.item()
     seconds = time.perf_counter() - start
 
-    eval_rng = np.random.default_rng(1)
     with torch.no_grad():
-        losses = [model(*sample(eval_rng, held_out, EVAL_BATCH, args.context)).item() for _ in range(EVAL_BATCHES)]
+        losses = [model(*eval_samples.batch(EVAL_BATCH)).item() for _ in range(EVAL_BATCHES)]
     tokens = args.steps * args.batch * args.context
     print(json.dumps(dict(
         peer="pytorch", version=torch.__version__, mode="compiled" if args.compile else "eager", threads=args.threads,
