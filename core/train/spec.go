@@ -1,0 +1,224 @@
+package train
+
+import (
+	"errors"
+	"fmt"
+
+	"starling/core/data"
+	"starling/core/graph"
+	"starling/core/optim"
+)
+
+// Spec is a run: everything that a recipe says. It holds no memory of tensors and starts nothing.
+type Spec struct {
+	Name   string // the recipe's file name without extension
+	Recipe string // path of the recipe, for messages and the run's record
+	Params []Param
+	Seed   uint64
+
+	Model     Model
+	Data      Data
+	Optimizer optim.Optimizer
+	ClipNorm  float64 // maximal global norm of the gradient; 0: no clipping
+	Precision string  // "fp32"
+	Mesh      Mesh
+
+	// Exactly one of Steps and Epochs is set.
+	Steps  int
+	Epochs int
+
+	Evaluate   *Evaluate
+	Checkpoint *Checkpoint
+	Samples    []Sample
+	OnStep     Hook // may be nil
+	OnEval     Hook // may be nil
+
+	// Positions say where in the recipe a setting was written ("data", "optimizer", "mesh", …), for errors.
+	Positions map[string]graph.Position
+}
+
+// Param is a value that a recipe declared with param().
+type Param struct {
+	Name    string `json:"name"`
+	Value   any    `json:"value"` // bool, int64, float64 or string
+	Default any    `json:"default"`
+	Help    string `json:"help,omitempty"`
+}
+
+// Input is a batch field as the model sees it: the name and the type with the batch dimension first.
+type Input struct {
+	Name string
+	graph.Type
+}
+
+// Model traces the recipe's functions. Calls with equal arguments give equal graphs.
+type Model interface {
+	// Loss traces the loss on one micro-batch of the given fields. The graph's inputs are the fields that the
+	// recipe uses, and "rng" (U32[4]) where training draws random numbers. Its outputs are "loss" (the weighted
+	// sum), "weight", and with training false a pair "metric.<name>", "metric_weight.<name>" for each metric.
+	Loss(batch []Input, training bool) (*graph.Graph, error)
+}
+
+// Data is the training data and how it is cut into steps.
+type Data struct {
+	Source      Source
+	GlobalBatch int // samples per optimizer step
+	MicroBatch  int // samples per forward and backward pass
+	Lanes       int // 0: min(micro-batches, 16)
+	Shuffle     bool
+	Workers     int
+	Prefetch    int
+}
+
+// MicroBatches is the number of micro-batches of a step.
+func (d Data) MicroBatches() int { return d.GlobalBatch / d.MicroBatch }
+
+// LaneCount is the number of lanes, with the default applied.
+func (d Data) LaneCount() int {
+	if d.Lanes > 0 {
+		return d.Lanes
+	}
+	return min(d.MicroBatches(), 16)
+}
+
+// Mesh is the placement. Nothing in it changes the bits of the result.
+type Mesh struct {
+	Data        int     // data-parallel ranks
+	BucketMB    float64 // size of a gradient bucket, 25 by default
+	FirstBucket float64 // size of the first bucket in MB, 1 by default
+	Threads     int     // CPU threads per rank; 0: the usable cores shared among the ranks
+	TimeoutSec  float64 // deadline of a collective, 60 by default
+}
+
+// Evaluate is the evaluation on held-out data.
+type Evaluate struct {
+	Source     Source
+	Every      int    // optimizer steps between evaluations; one more follows the last step
+	Batches    int    // global batches of each evaluation; 0: all
+	MicroBatch int    // 0: the training micro-batch
+	Best       string // "loss" or a metric's name: keep the checkpoint that is best by it; "": keep none
+	BestMode   string // "min" or "max"
+}
+
+// Checkpoint is when checkpoints are written and how many stay.
+type Checkpoint struct {
+	Every int // optimizer steps; one more follows the last step; 0: only at the end and on request
+	Keep  int // newest ones kept, 3 by default; the best by evaluation is kept besides
+}
+
+// Sample is text drawn from the model for people to read.
+type Sample struct {
+	// Forward traces tokens I32[1,T] to logits [1,T,V] (output "logits").
+	Forward     func(tokens Input) (*graph.Graph, error)
+	Tokenizer   data.Tokenizer
+	Context     int // T
+	Prompt      string
+	Tokens      int
+	Every       int     // optimizer steps; one more follows the last step; 0: only at the end
+	Temperature float64 // 0: greedy
+	TopK        int     // 0: all
+}
+
+// Hook is a function of the recipe that sees a step's metrics. Hooks run on every rank on equal values.
+type Hook func(m Metrics) (Action, error)
+
+// Metrics are the figures of a step or an evaluation, by name: "step", "epoch", "loss", "lr",
+// "grad_norm", "tokens"; in evaluations also "eval_loss" and the metrics.
+type Metrics map[string]float64
+
+// Action is what a hook asks for.
+type Action struct {
+	LR      *float64 // replaces the learning rate from the next step on, until replaced again
+	LRScale *float64 // multiplies the scheduled learning rate from the next step on
+	Stop    bool     // end the run after this step, as if it were the last
+	Save    bool     // write a checkpoint now
+}
+
+// Error is a mistake in a spec, with the place in the recipe where it was written.
+type Error struct {
+	Pos graph.Position
+	Msg string
+}
+
+func (e *Error) Error() string {
+	if p := e.Pos.String(); p != "" {
+		return p + ": " + e.Msg
+	}
+	return e.Msg
+}
+
+func (s *Spec) errorf(key, format string, args ...any) error {
+	return &Error{s.Positions[key], fmt.Sprintf(format, args...)}
+}
+
+// Validate reports every setting that cannot be meant, without reading data or tracing the model.
+func (s *Spec) Validate() error {
+	var errs []error
+	bad := func(key, format string, args ...any) { errs = append(errs, s.errorf(key, format, args...)) }
+	d := s.Data
+	switch {
+	case d.Source == nil:
+		bad("data", "train: data is missing")
+	case d.GlobalBatch < 1 || d.MicroBatch < 1:
+		bad("data", "loader: global_batch = %d and micro_batch = %d: both must be at least 1", d.GlobalBatch, d.MicroBatch)
+	case d.GlobalBatch%d.MicroBatch != 0:
+		bad("data", "loader: global_batch = %d is no multiple of micro_batch = %d; use micro_batch = %d", d.GlobalBatch, d.MicroBatch, nearestDivisor(d.GlobalBatch, d.MicroBatch))
+	case d.Lanes < 0 || d.Lanes > d.MicroBatches():
+		bad("data", "loader: lanes = %d: a step has %d micro-batches (global_batch %d / micro_batch %d), so lanes must lie between 1 and %d", d.Lanes, d.MicroBatches(), d.GlobalBatch, d.MicroBatch, d.MicroBatches())
+	case s.Mesh.Data < 1:
+		bad("mesh", "parallel.mesh(data = %d): must be at least 1", s.Mesh.Data)
+	case s.Mesh.Data > d.LaneCount():
+		bad("mesh", "parallel.mesh(data = %d): global_batch %d / micro_batch %d = %d micro-batches give %d lanes, too few for %d data ranks;\n    use %s",
+			s.Mesh.Data, d.GlobalBatch, d.MicroBatch, d.MicroBatches(), d.LaneCount(), s.Mesh.Data, s.fits())
+	}
+	if d.Workers < 0 || d.Prefetch < 0 {
+		bad("data", "loader: workers = %d, prefetch = %d: neither can be negative", d.Workers, d.Prefetch)
+	}
+	if (s.Steps > 0) == (s.Epochs > 0) {
+		bad("train", "train: give either steps or epochs, at least 1 (steps = %d, epochs = %d)", s.Steps, s.Epochs)
+	}
+	if s.Optimizer == nil {
+		bad("train", "train: optimizer is missing")
+	} else if err := s.Optimizer.Validate(); err != nil {
+		bad("optimizer", "optimizer: %v", err)
+	}
+	if !(s.ClipNorm >= 0) {
+		bad("train", "train: clip_norm = %v: must be at least 0 (0 turns clipping off)", s.ClipNorm)
+	}
+	if e := s.Evaluate; e != nil && (e.Every < 0 || e.Batches < 0) {
+		bad("evaluate", "evaluate: every = %d, batches = %d: neither can be negative", e.Every, e.Batches)
+	}
+	if c := s.Checkpoint; c != nil && (c.Every < 0 || c.Keep < 1) {
+		bad("checkpoint", "checkpoint: every = %d, keep = %d: every cannot be negative and keep must be at least 1", c.Every, c.Keep)
+	}
+	for _, x := range s.Samples {
+		if x.Tokens < 1 || x.Every < 0 || x.Temperature < 0 || x.TopK < 0 || x.Context < 1 {
+			bad("sample", "sample: tokens = %d, every = %d, temperature = %v, top_k = %d, context = %d: tokens and context must be at least 1, the others at least 0", x.Tokens, x.Every, x.Temperature, x.TopK, x.Context)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// fits says what would make the mesh fit.
+func (s *Spec) fits() string {
+	d := s.Data
+	fit := fmt.Sprintf("data <= %d", d.LaneCount())
+	if d.LaneCount() < d.MicroBatches() && s.Mesh.Data <= d.MicroBatches() {
+		return fit + fmt.Sprintf(", or lanes = %d", s.Mesh.Data)
+	}
+	for m := d.MicroBatch; m >= 1; m-- {
+		if d.GlobalBatch%m == 0 && d.GlobalBatch/m >= s.Mesh.Data && (d.Lanes == 0 && s.Mesh.Data <= 16) {
+			return fit + fmt.Sprintf(", or micro_batch = %d", m)
+		}
+	}
+	return fit
+}
+
+func nearestDivisor(n, want int) int {
+	for d := min(want, n); d > 1; d-- {
+		if n%d == 0 {
+			return d
+		}
+	}
+	return 1
+}
