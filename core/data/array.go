@@ -1,0 +1,178 @@
+package data
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+)
+
+// Array is a dataset held in memory: samples of real features, each with a class
+// label. Fields: "features" (Float32, FeatureShape) and "labels" (Int32, scalar).
+type Array struct {
+	features []float32
+	labels   []int32
+	classes  int
+	each     int // features a sample
+	fields   []Field
+}
+
+// NewArray makes a dataset of len(labels) samples. features holds them one after
+// another, each of the given shape; both slices are kept, not copied. Labels are
+// 0 … classes-1; classes = 0 means one more than the largest label.
+func NewArray(features []float32, shape []int, labels []int32, classes int) (*Array, error) {
+	each := 1
+	for _, d := range shape {
+		if d < 1 {
+			return nil, fmt.Errorf("data: feature shape %v has an empty dimension", shape)
+		}
+		each *= d
+	}
+	if len(labels) == 0 {
+		return nil, errors.New("data: a dataset needs at least one sample")
+	}
+	if len(features) != each*len(labels) {
+		return nil, fmt.Errorf("data: %d samples of shape %v need %d features, there are %d", len(labels), shape, each*len(labels), len(features))
+	}
+	if classes == 0 {
+		for _, y := range labels {
+			classes = max(classes, int(y)+1)
+		}
+	}
+	for i, y := range labels {
+		if y < 0 || int(y) >= classes {
+			return nil, fmt.Errorf("data: sample %d has label %d; labels are 0 to %d", i, y, classes-1)
+		}
+	}
+	return &Array{
+		features: features,
+		labels:   labels,
+		classes:  classes,
+		each:     each,
+		fields: []Field{
+			{Name: "features", DType: Float32, Shape: append([]int(nil), shape...), Role: Input},
+			{Name: "labels", DType: Int32, Role: Target},
+		},
+	}, nil
+}
+
+// Len is the number of samples.
+func (a *Array) Len() int64 { return int64(len(a.labels)) }
+
+// Classes is the number of classes.
+func (a *Array) Classes() int { return a.classes }
+
+// Fields lists features and labels.
+func (a *Array) Fields() []Field { return a.fields }
+
+// Bytes is the memory that features and labels hold.
+func (a *Array) Bytes() int64 { return 4 * int64(len(a.features)+len(a.labels)) }
+
+// Sample writes sample i.
+func (a *Array) Sample(i int64, dst []Values) error {
+	if i < 0 || i >= a.Len() {
+		return fmt.Errorf("no sample %d of %d", i, a.Len())
+	}
+	copy(dst[0].Float32, a.features[int(i)*a.each:][:a.each])
+	dst[1].Int32[0] = a.labels[i]
+	return nil
+}
+
+// Fingerprint is the SHA-256, in hexadecimal, of "starling array fingerprint v1\n", the
+// number of samples and of feature dimensions and each dimension (8 bytes,
+// little-endian, each), the features (float32, little-endian) and the labels (int32, little-endian).
+func (a *Array) Fingerprint() string {
+	h := sha256.New()
+	io.WriteString(h, "starling array fingerprint v1\n")
+	var buf [1 << 13]byte
+	n := 0
+	flush := func() { h.Write(buf[:n]); n = 0 }
+	put64 := func(v int) {
+		binary.LittleEndian.PutUint64(buf[n:], uint64(v))
+		n += 8
+	}
+	put64(len(a.labels))
+	put64(len(a.fields[0].Shape))
+	for _, d := range a.fields[0].Shape {
+		put64(d)
+	}
+	flush()
+	put32 := func(v uint32) {
+		binary.LittleEndian.PutUint32(buf[n:], v)
+		if n += 4; n == len(buf) {
+			flush()
+		}
+	}
+	for _, v := range a.features {
+		put32(math.Float32bits(v))
+	}
+	for _, y := range a.labels {
+		put32(uint32(y))
+	}
+	flush()
+	return hex.EncodeToString(h.Sum(nil))
+}
+
+// Split holds out the samples whose hash lies in the lowest fraction of all hashes,
+// at least one and not all. The hash is of the sample's index, so that it does
+// not move when samples are appended. Samples keep their order.
+func (a *Array) Split(holdout float64) (train, held *Array, err error) {
+	if !(holdout > 0 && holdout < 1) {
+		return nil, nil, fmt.Errorf("data: holdout = %v must be more than 0 and less than 1", holdout)
+	}
+	if a.Len() < 2 {
+		return nil, nil, errors.New("data: a dataset of one sample cannot be split; use more samples or holdout = 0")
+	}
+	limit := uint64(math.Ldexp(holdout, 64))
+	out := make([]bool, a.Len())
+	n, lowest, highest := 0, 0, 0
+	for i := range out {
+		h := indexHash(i)
+		if h < limit {
+			out[i] = true
+			n++
+		}
+		if h < indexHash(lowest) {
+			lowest = i
+		}
+		if h > indexHash(highest) {
+			highest = i
+		}
+	}
+	switch n {
+	case 0:
+		out[lowest] = true
+	case len(out):
+		out[highest] = false
+	}
+	return a.pick(out, false), a.pick(out, true), nil
+}
+
+// indexHash mixes the index twice, with an offset, so that index 0 is no fixed point.
+func indexHash(i int) uint64 { return mix64(mix64(uint64(i)+goldenGamma) + goldenGamma) }
+
+func (a *Array) pick(mark []bool, want bool) *Array {
+	n := 0
+	for _, m := range mark {
+		if m == want {
+			n++
+		}
+	}
+	p := &Array{
+		features: make([]float32, 0, n*a.each),
+		labels:   make([]int32, 0, n),
+		classes:  a.classes,
+		each:     a.each,
+		fields:   a.fields,
+	}
+	for i, m := range mark {
+		if m == want {
+			p.features = append(p.features, a.features[i*a.each:][:a.each]...)
+			p.labels = append(p.labels, a.labels[i])
+		}
+	}
+	return p
+}

@@ -1,0 +1,184 @@
+package data
+
+import (
+	"encoding/csv"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// CSVConfig says how a table becomes samples: one line a sample, one column its
+// label, every other column a feature.
+type CSVConfig struct {
+	// Label is the label column: its name in the header, or its number from 0, negative
+	// from the end. Empty means the last column.
+	Label string
+	// Shape is the shape of the features, such as [8, 8]; empty means [columns - 1].
+	Shape []int
+	// Scale multiplies every feature; 0 means 1. Pixels of 0 to 255 want 1.0 / 255.
+	Scale float32
+	// Classes is the number of classes; 0 means one more than the largest label.
+	Classes int
+	// Comma separates the columns; 0 means ','.
+	Comma rune
+}
+
+// ReadCSVFile reads the table at path.
+func ReadCSVFile(path string, cfg CSVConfig) (*Array, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("data: opening a table: %w", err)
+	}
+	defer file.Close()
+	return ReadCSV(file, path, cfg)
+}
+
+// ReadCSV reads a table; name is what errors call it. The first line is a header
+// when none of its cells is a number. Labels are whole numbers from 0.
+// Blank lines are skipped. Errors start with name:line:column.
+func ReadCSV(r io.Reader, name string, cfg CSVConfig) (*Array, error) {
+	t := table{name: name, cfg: cfg, csv: csv.NewReader(r)}
+	t.csv.ReuseRecord = true
+	t.csv.FieldsPerRecord = -1 // counted here, for the sake of the message
+	if cfg.Comma != 0 {
+		t.csv.Comma = cfg.Comma
+	}
+	if t.cfg.Scale == 0 {
+		t.cfg.Scale = 1
+	}
+	for {
+		record, err := t.csv.Read()
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			var bad *csv.ParseError
+			if errors.As(err, &bad) {
+				return nil, fmt.Errorf("data: %s:%d:%d: %w", name, bad.Line, bad.Column, bad.Err)
+			}
+			return nil, fmt.Errorf("data: %s: %w", name, err)
+		}
+		if err := t.add(record); err != nil {
+			return nil, err
+		}
+	}
+	return t.array()
+}
+
+type table struct {
+	name     string
+	cfg      CSVConfig
+	csv      *csv.Reader
+	header   []string
+	columns  int // 0 before the first line
+	label    int
+	features []float32
+	labels   []int32
+}
+
+func (t *table) errorf(column int, format string, args ...any) error {
+	line, col := t.csv.FieldPos(column)
+	return fmt.Errorf("data: %s:%d:%d: %s", t.name, line, col, fmt.Sprintf(format, args...))
+}
+
+func (t *table) add(record []string) error {
+	if t.columns == 0 {
+		header, err := t.start(record)
+		if header || err != nil {
+			return err
+		}
+	}
+	if len(record) != t.columns {
+		return t.errorf(0, "%d columns, where the first line has %d", len(record), t.columns)
+	}
+	for k, cell := range record {
+		cell = strings.TrimSpace(cell)
+		if k == t.label {
+			y, err := strconv.ParseInt(cell, 10, 32)
+			if err != nil || y < 0 {
+				return t.errorf(k, "label %s is %q; labels are whole numbers from 0", t.columnName(k), cell)
+			}
+			if t.cfg.Classes > 0 && y >= int64(t.cfg.Classes) {
+				return t.errorf(k, "label %s is %d; with %d classes labels are 0 to %d", t.columnName(k), y, t.cfg.Classes, t.cfg.Classes-1)
+			}
+			t.labels = append(t.labels, int32(y))
+			continue
+		}
+		v, err := strconv.ParseFloat(cell, 32)
+		if err != nil || math.IsInf(v, 0) || math.IsNaN(v) {
+			return t.errorf(k, "feature %s is %q, which is no finite number", t.columnName(k), cell)
+		}
+		t.features = append(t.features, float32(v)*t.cfg.Scale)
+	}
+	return nil
+}
+
+// start settles the columns by the first line, and says whether it is a header.
+func (t *table) start(record []string) (header bool, err error) {
+	t.columns = len(record)
+	if t.columns < 2 {
+		return false, t.errorf(0, "one column only; a sample needs features and a label (is the separator another than %q?)", t.csv.Comma)
+	}
+	header = !slices.ContainsFunc(record, func(cell string) bool {
+		_, err := strconv.ParseFloat(strings.TrimSpace(cell), 64)
+		return err == nil
+	})
+	if header {
+		t.header = slices.Clone(record)
+		for k := range t.header {
+			t.header[k] = strings.TrimSpace(t.header[k])
+		}
+	}
+	t.label, err = t.labelColumn()
+	return header, err
+}
+
+func (t *table) labelColumn() (int, error) {
+	if t.cfg.Label == "" {
+		return t.columns - 1, nil
+	}
+	if k := slices.Index(t.header, t.cfg.Label); k >= 0 {
+		return k, nil
+	}
+	n, err := strconv.Atoi(t.cfg.Label)
+	switch {
+	case err != nil && t.header == nil:
+		return 0, t.errorf(0, "the label column %q is named, but the first line is no header; give its number", t.cfg.Label)
+	case err != nil:
+		return 0, t.errorf(0, "no column is called %q; the header has %s", t.cfg.Label, strings.Join(t.header, ", "))
+	}
+	if n < 0 {
+		n += t.columns
+	}
+	if n < 0 || n >= t.columns {
+		return 0, t.errorf(0, "there is no column %s; the line has columns 0 to %d", t.cfg.Label, t.columns-1)
+	}
+	return n, nil
+}
+
+func (t *table) columnName(k int) string {
+	if t.header != nil {
+		return strconv.Quote(t.header[k])
+	}
+	return "in column " + strconv.Itoa(k)
+}
+
+func (t *table) array() (*Array, error) {
+	if len(t.labels) == 0 {
+		return nil, fmt.Errorf("data: %s has no samples", t.name)
+	}
+	shape := t.cfg.Shape
+	if len(shape) == 0 {
+		shape = []int{t.columns - 1}
+	}
+	a, err := NewArray(t.features, shape, t.labels, t.cfg.Classes)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", t.name, err)
+	}
+	return a, nil
+}
