@@ -1,0 +1,292 @@
+package comm
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"hash/fnv"
+	"math"
+	"unsafe"
+)
+
+// bytesOf views x as the bytes that travel: little-endian float32, which is how the supported machines store it.
+func bytesOf(x []float32) []byte {
+	if len(x) == 0 {
+		return nil
+	}
+	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(x))), 4*len(x))
+}
+
+func detail(v ...any) uint64 {
+	h := fnv.New64a()
+	fmt.Fprint(h, v...)
+	return h.Sum64()
+}
+
+// badCall is a handle that has failed because of the caller's arguments: nothing was sent, the group lives on.
+func badCall(op Op, label, format string, args ...any) *Handle {
+	h := newHandle(Call{Op: op, Label: label})
+	h.finish(fmt.Errorf("comm: %s %q: %s", op, label, fmt.Sprintf(format, args...)))
+	return h
+}
+
+// StartBarrier starts a barrier: it is over when every member has entered it.
+func (g *Group) StartBarrier(label string) *Handle {
+	return g.start(Call{Op: OpBarrier, Label: label}, func(r *run) error { return r.allEntered() })
+}
+
+// Barrier returns when every member has entered it.
+func (g *Group) Barrier(ctx context.Context, label string) error {
+	return g.wait(ctx, g.StartBarrier(label))
+}
+
+// StartBroadcast sends root's buf (a position in the group) into everybody's buf, which must have one length.
+func (g *Group) StartBroadcast(label string, root int, buf []byte) *Handle {
+	if root < 0 || root >= g.Size() {
+		return badCall(OpBroadcast, label, "root %d is no member of a group of %d", root, g.Size())
+	}
+	call := Call{Op: OpBroadcast, Label: label, Bytes: int64(len(buf)), Detail: detail(root)}
+	return g.start(call, func(r *run) error { return r.broadcast(root, buf) })
+}
+
+// Broadcast is StartBroadcast and Wait.
+func (g *Group) Broadcast(ctx context.Context, label string, root int, buf []byte) error {
+	return g.wait(ctx, g.StartBroadcast(label, root, buf))
+}
+
+// BroadcastFloat32 is Broadcast for float32.
+func (g *Group) BroadcastFloat32(ctx context.Context, label string, root int, buf []float32) error {
+	return g.Broadcast(ctx, label, root, bytesOf(buf))
+}
+
+// StartAllGather completes buf on every member: member m's part, buf[chunks[m]], is sent to all the others. Chunks may be
+// uneven or empty; each member sends its own part N-1 times.
+func (g *Group) StartAllGather(label string, chunks []Range, buf []float32) *Handle {
+	if err := checkChunks(chunks, g.Size(), len(buf)); err != nil {
+		return badCall(OpAllGather, label, "%v", err)
+	}
+	call := Call{Op: OpAllGather, Label: label, Bytes: 4 * int64(len(buf)), Detail: detail(chunks)}
+	return g.start(call, func(r *run) error { return r.allGather(chunks, buf) })
+}
+
+// AllGather is StartAllGather and Wait.
+func (g *Group) AllGather(ctx context.Context, label string, chunks []Range, buf []float32) error {
+	return g.wait(ctx, g.StartAllGather(label, chunks, buf))
+}
+
+// StartReduceScatterTree sums a vector over the lanes of all members in the canonical order. own[k] is this member's sum
+// over red.Nodes(rank)[k]; all have the vector's length. The chunk of the result that belongs to this member,
+// chunks[rank], is written to dst (of the chunk's length, which may overlap own[k][chunk] exactly). own is left as it was.
+func (g *Group) StartReduceScatterTree(label string, red *Reduction, chunks []Range, own [][]float32, dst []float32) *Handle {
+	n := vectorLen(own, chunks)
+	if err := g.checkTree(red, chunks, own, n); err != nil {
+		return badCall(OpReduceScatterTree, label, "%v", err)
+	}
+	if want := chunks[g.self].Len(); len(dst) != want {
+		return badCall(OpReduceScatterTree, label, "the result has %d elements, this rank's chunk %d", len(dst), want)
+	}
+	call := Call{Op: OpReduceScatterTree, Label: label, Bytes: 4 * int64(n), Detail: detail(red.digest, chunks)}
+	return g.start(call, func(r *run) error { return r.reduceTree(red, chunks, own, dst, nil) })
+}
+
+// ReduceScatterTree is StartReduceScatterTree and Wait.
+func (g *Group) ReduceScatterTree(ctx context.Context, label string, red *Reduction, chunks []Range, own [][]float32, dst []float32) error {
+	return g.wait(ctx, g.StartReduceScatterTree(label, red, chunks, own, dst))
+}
+
+// StartAllReduceTree sums a vector over the lanes of all members in the canonical order and gives everyone the whole
+// result in dst, which may be own[0]. The owner of a chunk (Chunks(n, Size, ChunkAlign)) adds it piece by piece while
+// further pieces arrive, and passes each finished piece on at once.
+func (g *Group) StartAllReduceTree(label string, red *Reduction, own [][]float32, dst []float32) *Handle {
+	chunks := Chunks(len(dst), g.Size(), ChunkAlign)
+	if err := g.checkTree(red, chunks, own, len(dst)); err != nil {
+		return badCall(OpAllReduceTree, label, "%v", err)
+	}
+	call := Call{Op: OpAllReduceTree, Label: label, Bytes: 4 * int64(len(dst)), Detail: detail(red.digest)}
+	mine := dst[chunks[g.self].Lo:chunks[g.self].Hi]
+	return g.start(call, func(r *run) error { return r.reduceTree(red, chunks, own, mine, dst) })
+}
+
+// AllReduceTree is StartAllReduceTree and Wait.
+func (g *Group) AllReduceTree(ctx context.Context, label string, red *Reduction, own [][]float32, dst []float32) error {
+	return g.wait(ctx, g.StartAllReduceTree(label, red, own, dst))
+}
+
+// StartAllReduce sums buf over the members in place, in the order of the canonical tree with one lane per member.
+func (g *Group) StartAllReduce(label string, buf []float32) *Handle {
+	red, err := NewReduction(g.Size(), Assign(g.Size(), g.Size()))
+	if err != nil {
+		return badCall(OpAllReduceTree, label, "%v", err)
+	}
+	return g.StartAllReduceTree(label, red, [][]float32{buf}, buf)
+}
+
+// AllReduce is StartAllReduce and Wait.
+func (g *Group) AllReduce(ctx context.Context, label string, buf []float32) error {
+	return g.wait(ctx, g.StartAllReduce(label, buf))
+}
+
+// StartReduceScatter sums buf over the members, in the order of the canonical tree with one lane per member, and leaves
+// this member's chunk of the sum in place in buf[chunks[rank]]; the rest of buf is left as it was.
+func (g *Group) StartReduceScatter(label string, chunks []Range, buf []float32) *Handle {
+	if err := checkChunks(chunks, g.Size(), len(buf)); err != nil {
+		return badCall(OpReduceScatterTree, label, "%v", err)
+	}
+	red, err := NewReduction(g.Size(), Assign(g.Size(), g.Size()))
+	if err != nil {
+		return badCall(OpReduceScatterTree, label, "%v", err)
+	}
+	c := chunks[g.self]
+	return g.StartReduceScatterTree(label, red, chunks, [][]float32{buf}, buf[c.Lo:c.Hi])
+}
+
+// ReduceScatter is StartReduceScatter and Wait.
+func (g *Group) ReduceScatter(ctx context.Context, label string, chunks []Range, buf []float32) error {
+	return g.wait(ctx, g.StartReduceScatter(label, chunks, buf))
+}
+
+// AllGatherBytes returns every member's bytes, by position; lengths may differ. It is for metrics and other small things:
+// the results are freshly allocated.
+func (g *Group) AllGatherBytes(ctx context.Context, label string, mine []byte) ([][]byte, error) {
+	var out [][]byte
+	h := g.start(Call{Op: OpAllGatherBytes, Label: label, Bytes: -1}, func(r *run) (err error) {
+		out, err = r.gatherBytes(mine, r.others, r.others)
+		return err
+	})
+	err := g.wait(ctx, h)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// Gather returns every member's bytes, by position, on root, and nil on the others.
+func (g *Group) Gather(ctx context.Context, label string, root int, mine []byte) ([][]byte, error) {
+	if root < 0 || root >= g.Size() {
+		return nil, fmt.Errorf("comm: gather %q: root %d is no member of a group of %d", label, root, g.Size())
+	}
+	var out [][]byte
+	h := g.start(Call{Op: OpGather, Label: label, Bytes: -1, Detail: detail(root)}, func(r *run) (err error) {
+		if g.self == root {
+			out, err = r.gatherBytes(mine, nil, r.others)
+		} else {
+			_, err = r.gatherBytes(mine, []int{root}, nil)
+		}
+		return err
+	})
+	if err := g.wait(ctx, h); err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// AllGatherFloat64 returns every member's values, by position; counts may differ.
+func (g *Group) AllGatherFloat64(ctx context.Context, label string, mine []float64) ([][]float64, error) {
+	return allGather64(ctx, g, label, mine, math.Float64bits, math.Float64frombits)
+}
+
+// AllGatherInt64 returns every member's values, by position; counts may differ.
+func (g *Group) AllGatherInt64(ctx context.Context, label string, mine []int64) ([][]int64, error) {
+	return allGather64(ctx, g, label, mine, func(v int64) uint64 { return uint64(v) }, func(v uint64) int64 { return int64(v) })
+}
+
+func allGather64[T any](ctx context.Context, g *Group, label string, mine []T, to func(T) uint64, from func(uint64) T) ([][]T, error) {
+	b := make([]byte, 0, 8*len(mine))
+	for _, v := range mine {
+		b = binary.LittleEndian.AppendUint64(b, to(v))
+	}
+	all, err := g.AllGatherBytes(ctx, label, b)
+	if err != nil {
+		return nil, err
+	}
+	out := make([][]T, len(all))
+	for m, b := range all {
+		if len(b)%8 != 0 {
+			return nil, fmt.Errorf("comm: all_gather_bytes %q: rank %d sent %d bytes where 8-byte values were expected", label, g.ranks[m], len(b))
+		}
+		out[m] = make([]T, len(b)/8)
+		for i := range out[m] {
+			out[m][i] = from(binary.LittleEndian.Uint64(b[8*i:]))
+		}
+	}
+	return out, nil
+}
+
+// StartSend sends buf to the member at position to. Calls towards one member are matched with its receives in order.
+func (g *Group) StartSend(label string, to int, buf []byte) *Handle {
+	return g.startPair(StreamSend, label, to, buf)
+}
+
+// Send is StartSend and Wait.
+func (g *Group) Send(ctx context.Context, label string, to int, buf []byte) error {
+	return g.wait(ctx, g.StartSend(label, to, buf))
+}
+
+// StartRecv receives into buf from the member at position from; buf has the length of what is sent.
+func (g *Group) StartRecv(label string, from int, buf []byte) *Handle {
+	return g.startPair(StreamRecv, label, from, buf)
+}
+
+// Recv is StartRecv and Wait.
+func (g *Group) Recv(ctx context.Context, label string, from int, buf []byte) error {
+	return g.wait(ctx, g.StartRecv(label, from, buf))
+}
+
+// ReserveStaging allocates staging memory in advance, so that no collective within Reduction.StagingBytes of it allocates.
+func (g *Group) ReserveStaging(bytes int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.growStaging(bytes)
+}
+
+// StagingPeak returns the high-water mark of staging memory used by the collectives so far, in bytes.
+func (g *Group) StagingPeak() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.stagingPeak
+}
+
+// Bytes32 views float32 values as the bytes that StartBroadcast, Send and Recv move.
+func Bytes32(x []float32) []byte { return bytesOf(x) }
+
+func checkChunks(chunks []Range, size, n int) error {
+	if len(chunks) != size {
+		return fmt.Errorf("there are %d chunks for %d members", len(chunks), size)
+	}
+	at := 0
+	for m, c := range chunks {
+		if c.Lo != at || c.Hi < c.Lo {
+			return fmt.Errorf("chunk %d is %v; chunks must be contiguous and in order, and the next element is %d", m, c, at)
+		}
+		at = c.Hi
+	}
+	if at != n {
+		return fmt.Errorf("the chunks cover %d elements of %d", at, n)
+	}
+	return nil
+}
+
+func vectorLen(own [][]float32, chunks []Range) int {
+	if len(own) > 0 {
+		return len(own[0])
+	}
+	if len(chunks) > 0 {
+		return chunks[len(chunks)-1].Hi
+	}
+	return 0
+}
+
+func (g *Group) checkTree(red *Reduction, chunks []Range, own [][]float32, n int) error {
+	if red.Ranks() != g.Size() {
+		return fmt.Errorf("the reduction is planned for %d ranks, the group has %d", red.Ranks(), g.Size())
+	}
+	if want := len(red.Nodes(g.self)); len(own) != want {
+		return fmt.Errorf("rank %d contributes %d partial sums, the plan wants %d (%v)", g.ranks[g.self], len(own), want, red.Nodes(g.self))
+	}
+	for k, o := range own {
+		if len(o) != n {
+			return fmt.Errorf("partial sum %d has %d elements, the vector %d", k, len(o), n)
+		}
+	}
+	return checkChunks(chunks, g.Size(), n)
+}

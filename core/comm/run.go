@@ -1,0 +1,352 @@
+package comm
+
+import (
+	"errors"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// run is one collective (or point-to-point call) being executed: it hands messages to the transport, waits for their
+// completions and keeps the deadline. Its methods belong to one goroutine; Complete may be called from any.
+type run struct {
+	g      *Group
+	stream Stream
+	seq    uint64
+	call   Call
+	others []int // the members it involves, this one left out
+
+	began    time.Time
+	progress atomic.Int64 // when something last moved, as time since began
+	pending  []int        // per member: messages handed over and not complete
+	open     int          // their total
+	entered  []bool       // per member: it has announced this call; guarded by g.mu
+
+	mu     sync.Mutex
+	events []event
+	wake   chan struct{} // an event, a member's entry, a loss
+}
+
+type event struct {
+	id  uint64
+	err error
+}
+
+// newRun takes the next number of a stream: of the group's collectives, or of the messages to or from the one member in
+// others. The caller holds g.mu.
+func (g *Group) newRun(stream Stream, call Call, others []int) *run {
+	counter := &g.seqs[stream][g.self]
+	if stream != StreamCollective {
+		counter = &g.seqs[stream][others[0]]
+	}
+	r := &run{
+		g: g, stream: stream, seq: *counter, call: call, others: others, began: time.Now(),
+		pending: make([]int, len(g.ranks)), entered: make([]bool, len(g.ranks)), wake: make(chan struct{}, 1),
+	}
+	*counter++
+	g.running[r] = struct{}{}
+	return r
+}
+
+func (r *run) moved() { r.progress.Store(int64(time.Since(r.began))) }
+
+func (g *Group) endRun(r *run) {
+	g.mu.Lock()
+	delete(g.running, r)
+	g.mu.Unlock()
+}
+
+// enter announces the call to the members it involves and compares it with what they have announced already.
+func (r *run) enter() error {
+	for _, m := range r.others {
+		r.g.t.Enter(r.g.ranks[m], Entry{Group: r.g.id, Seq: r.seq, Stream: r.stream, Call: r.call})
+	}
+	r.g.mu.Lock()
+	defer r.g.mu.Unlock()
+	for _, m := range r.others {
+		if theirs, ok := r.g.entries[r.peerStream()][m][r.seq]; ok {
+			if err := r.compare(m, theirs); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// peerStream is the stream under which the other side of this run announces itself.
+func (r *run) peerStream() Stream {
+	switch r.stream {
+	case StreamSend:
+		return StreamRecv
+	case StreamRecv:
+		return StreamSend
+	}
+	return r.stream
+}
+
+// compare checks what member m entered against this run's call, and forgets the entry. The caller holds g.mu.
+func (r *run) compare(m int, theirs Call) error {
+	r.entered[m] = true
+	r.moved()
+	delete(r.g.entries[r.peerStream()][m], r.seq)
+	if theirs == r.call {
+		return nil
+	}
+	mine, peer := r.call.String(), theirs.String()
+	if mine == peer {
+		mine, peer = mine+" with one root, chunk layout, lane assignment or piece size", peer+" with another"
+	}
+	return &MismatchError{Group: r.g.name, Seq: r.seq, Rank: r.g.ranks[r.g.self], Peer: r.g.ranks[m], Call: mine, PeerCall: peer}
+}
+
+// key names a message of this run.
+func (r *run) key(index int) Key {
+	stream := r.stream
+	if stream == StreamRecv {
+		stream = StreamSend // both sides use the sender's stream
+	}
+	return Key{Group: r.g.id, Stream: stream, Seq: r.seq, Index: uint32(index)}
+}
+
+func (r *run) send(m, index int, b []byte, id uint64) {
+	r.pending[m]++
+	r.open++
+	r.g.t.Send(r.g.ranks[m], r.key(index), b, r, withMember(id, m))
+}
+
+func (r *run) recv(m, index int, b []byte, id uint64) {
+	r.pending[m]++
+	r.open++
+	r.g.t.Recv(r.g.ranks[m], r.key(index), b, r, withMember(id, m))
+}
+
+// An id carries what a collective needs to know at completion: the member in the upper 16 bits, below them the caller's
+// 48: kind (4), node (16), piece (28).
+func withMember(id uint64, m int) uint64 { return uint64(m)<<48 | id }
+
+func makeID(kind, node, piece int) uint64 {
+	return uint64(kind)<<44 | uint64(node)<<28 | uint64(piece)
+}
+
+func splitID(id uint64) (m, kind, node, piece int) {
+	return int(id >> 48), int(id >> 44 & 0xf), int(id >> 28 & 0xffff), int(id & (1<<28 - 1))
+}
+
+// Complete implements Completer.
+func (r *run) Complete(id uint64, err error) {
+	r.mu.Lock()
+	r.events = append(r.events, event{id, err})
+	r.mu.Unlock()
+	r.poke()
+}
+
+func (r *run) poke() {
+	select {
+	case r.wake <- struct{}{}:
+	default:
+	}
+}
+
+// next waits for a completion and returns its id.
+func (r *run) next() (uint64, error) {
+	var ev event
+	err := r.until(func() bool {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if len(r.events) == 0 {
+			return false
+		}
+		ev = r.events[0]
+		r.events = r.events[1:]
+		if len(r.events) == 0 {
+			r.events = nil
+		}
+		return true
+	})
+	if err == nil {
+		err = ev.err
+	}
+	if err != nil {
+		return 0, err
+	}
+	r.pending[ev.id>>48]--
+	r.open--
+	r.moved()
+	return ev.id, nil
+}
+
+// drain waits for all messages handed over.
+func (r *run) drain() error {
+	for r.open > 0 {
+		if _, err := r.next(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// allEntered waits until every member has entered this collective.
+func (r *run) allEntered() error {
+	var left error
+	err := r.until(func() bool {
+		r.g.mu.Lock()
+		defer r.g.mu.Unlock()
+		for _, m := range r.others {
+			if !r.entered[m] {
+				left = r.g.left[m]
+				return left != nil
+			}
+		}
+		return true
+	})
+	if err != nil {
+		return err
+	}
+	return left
+}
+
+// until waits for ready to return true, for the group's failure, or for the deadline.
+func (r *run) until(ready func() bool) error {
+	if ready() {
+		return nil
+	}
+	timer := time.NewTimer(r.nap())
+	defer timer.Stop()
+	for {
+		select {
+		case <-r.g.dead:
+			return r.g.err
+		case <-r.wake:
+		case <-timer.C:
+			if err := r.overdue(); err != nil {
+				return err
+			}
+			timer.Reset(r.nap())
+		}
+		if ready() {
+			return nil
+		}
+	}
+}
+
+// nap is how long to sleep before looking at the deadline again: short against every timeout.
+func (r *run) nap() time.Duration {
+	o := r.g.opt
+	return max(min(o.Timeout/16, o.Silence/16, time.Second), time.Millisecond)
+}
+
+// overdue returns the error of a passed deadline, or nil.
+func (r *run) overdue() error {
+	g, now := r.g, time.Now()
+	err := &StallError{Group: g.name, Op: r.call.Op.String(), Seq: r.seq, Label: r.call.Label, Reporter: g.ranks[g.self], After: now.Sub(r.began)}
+	g.mu.Lock()
+	formed := g.formed
+	for _, m := range r.others {
+		if !r.entered[m] {
+			err.Missing = append(err.Missing, g.ranks[m])
+		}
+	}
+	g.mu.Unlock()
+	slices.Sort(err.Missing)
+	limit := g.opt.Timeout
+	switch {
+	case len(err.Missing) == 0:
+		// Everyone is here: what counts is the time since anything last moved.
+		err.After -= time.Duration(r.progress.Load())
+		for m, n := range r.pending {
+			if n > 0 {
+				err.Waiting = append(err.Waiting, g.ranks[m])
+			}
+		}
+		slices.Sort(err.Waiting)
+	case !formed:
+		limit = g.opt.PrepareTimeout
+		var silent []int
+		for _, rank := range err.Missing {
+			if quiet := now.Sub(g.t.LastHeard(rank)); quiet > g.opt.Silence {
+				silent = append(silent, rank)
+				err.After = quiet
+			}
+		}
+		if silent != nil {
+			err.Missing, err.Silent = silent, true
+			return err
+		}
+	}
+	if err.After <= limit {
+		return nil
+	}
+	return err
+}
+
+// sink receives the group's notices from the transport.
+type sink struct{ g *Group }
+
+// maxAhead bounds how many calls a member may have announced that this rank has not entered.
+const maxAhead = 1 << 16
+
+var errAhead = errors.New("it announced more collectives than can be outstanding")
+
+func (s sink) Entered(from int, e Entry) {
+	g := s.g
+	m, ok := g.members[from]
+	if !ok || e.Stream >= streamCount {
+		return
+	}
+	g.mu.Lock()
+	var err error
+	seen := false
+	for r := range g.running {
+		if r.seq == e.Seq && r.peerStream() == e.Stream && slices.Contains(r.others, m) {
+			err = r.compare(m, e.Call)
+			seen = true
+			r.poke()
+		}
+	}
+	if !seen && e.Seq >= g.nextSeq(e.Stream, m) {
+		if len(g.entries[e.Stream][m]) >= maxAhead {
+			err = &PeerError{Rank: from, Cause: errAhead}
+		} else {
+			g.entries[e.Stream][m][e.Seq] = e.Call
+		}
+	}
+	g.mu.Unlock()
+	if err != nil {
+		go g.fail(err, true)
+	}
+}
+
+// nextSeq is the next number this rank will use against what member m announces under stream; earlier ones are over. The
+// caller holds g.mu.
+func (g *Group) nextSeq(stream Stream, m int) uint64 {
+	switch stream {
+	case StreamSend:
+		return g.seqs[StreamRecv][m]
+	case StreamRecv:
+		return g.seqs[StreamSend][m]
+	}
+	return g.seqs[StreamCollective][g.self]
+}
+
+func (s sink) Aborted(_ int, reason error) {
+	s.g.fail(reason, false)
+}
+
+func (s sink) Lost(peer int, err error) {
+	g := s.g
+	m, ok := g.members[peer]
+	if !ok {
+		return
+	}
+	if !errors.Is(err, ErrLeft) {
+		go g.fail(err, true)
+		return
+	}
+	g.mu.Lock()
+	g.left[m] = err
+	for r := range g.running {
+		r.poke()
+	}
+	g.mu.Unlock()
+}
