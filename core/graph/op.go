@@ -22,7 +22,9 @@ type Op struct {
 	Ref func(n *Node, in []*Array) []*Array
 	// View marks an operation whose result is its first input's memory under another shape.
 	View bool
-	// InPlace says that result 0 may be written over input 0 (same type, element by element).
+	// InPlace says that result 0 may be written over input 0, or over any other one input of exactly its type:
+	// its element i depends on element i alone of every input of that type. Updates of optimizers renew
+	// several inputs at once, as their Doc says.
 	InPlace bool
 	// Accumulates says that kernels can continue the sum already in their result (used for the
 	// products that make weight gradients); the chain of additions is part of the contract.
@@ -44,6 +46,19 @@ var ops = map[string]*Op{}
 func register(op Op) *Op {
 	if _, dup := ops[op.Name]; dup {
 		panic("graph: operation " + op.Name + " registered twice")
+	}
+	infer := op.Infer
+	op.Infer = func(in []*Value, attrs any) ([]Type, error) {
+		types, err := infer(in, attrs)
+		if err != nil {
+			return nil, err
+		}
+		for _, t := range types {
+			if err := checkType(t); err != nil {
+				return nil, err
+			}
+		}
+		return types, nil
 	}
 	p := &op
 	ops[op.Name] = p
