@@ -1,6 +1,6 @@
 """PyTorch's time for one training step of a GPT on the CPU: forward, backward, clip, AdamW. Prints one line of JSON.
 
-Pre-norm, LayerNorm with bias, learned positions, fused causal attention, tanh GELU, head tied to the token table: the
+Pre-norm, LayerNorm with bias, learned or rotary positions, fused causal attention, tanh GELU, head tied to the token table: the
 model of @std//models/gpt.star. PyTorch runs at its best documented settings for one machine: fused AdamW, fused attention,
 autocast for bf16, torch.compile on request (needs a C++ compiler).
 
@@ -30,10 +30,24 @@ PRESETS = {
 }
 
 
-class Block(nn.Module):
-    def __init__(self, width, heads):
+class Rotary(nn.Module):
+    """Turns element j of a head's first half with element j of its second half, by position * 10000**(-2j/size)."""
+
+    def __init__(self, size, context):
         super().__init__()
-        self.heads = heads
+        angle = torch.arange(context)[:, None] * 10000.0 ** (-torch.arange(0, size, 2) / size)
+        self.register_buffer("cos", angle.cos().repeat(1, 2), persistent=False)
+        self.register_buffer("sin", torch.cat((-angle.sin(), angle.sin()), -1), persistent=False)
+
+    def forward(self, x):
+        time, half = x.shape[-2], x.shape[-1] // 2
+        return x * self.cos[:time] + x.roll(half, -1) * self.sin[:time]
+
+
+class Block(nn.Module):
+    def __init__(self, width, heads, rotary):
+        super().__init__()
+        self.heads, self.rotary = heads, rotary
         self.ln_1, self.ln_2 = nn.LayerNorm(width), nn.LayerNorm(width)
         self.qkv, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
         self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
@@ -41,28 +55,35 @@ class Block(nn.Module):
     def forward(self, x):
         batch, time, width = x.shape
         q, k, v = (z.view(batch, time, self.heads, -1).transpose(1, 2) for z in self.qkv(self.ln_1(x)).split(width, -1))
+        if self.rotary is not None:
+            q, k = self.rotary(q).to(v.dtype), self.rotary(k).to(v.dtype)
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.proj(y.transpose(1, 2).reshape(batch, time, width))
         return x + self.down(F.gelu(self.up(self.ln_2(x)), approximate="tanh"))
 
 
 class GPT(nn.Module):
-    """Token table and positions start at a deviation of 0.02, what adds to the residual stream at 0.02/sqrt(2 layers)."""
+    """Tables start at a deviation of 0.02, what adds to the residual stream at 0.02/sqrt(2 layers)."""
 
-    def __init__(self, layers, width, heads, context, vocab):
+    def __init__(self, layers, width, heads, context, vocab, positions="learned"):
         super().__init__()
-        self.wte, self.wpe = nn.Embedding(vocab, width), nn.Embedding(context, width)
-        self.h = nn.ModuleList(Block(width, heads) for _ in range(layers))
+        self.wte = nn.Embedding(vocab, width)
+        self.wpe = nn.Embedding(context, width) if positions == "learned" else None
+        rotary = Rotary(width // heads, context) if positions == "rotary" else None
+        self.h = nn.ModuleList(Block(width, heads, rotary) for _ in range(layers))
         self.ln_f = nn.LayerNorm(width)
-        for table in (self.wte, self.wpe):
-            nn.init.normal_(table.weight, std=0.02)
+        nn.init.normal_(self.wte.weight, std=0.02)
+        if self.wpe is not None:
+            nn.init.normal_(self.wpe.weight, std=0.02)
         for block in self.h:
             for linear in (block.proj, block.down):
                 nn.init.normal_(linear.weight, std=0.02 / math.sqrt(2 * layers))
 
     def forward(self, tokens, targets):
         """The mean loss in nats per token."""
-        x = self.wte(tokens) + self.wpe.weight[: tokens.shape[1]]
+        x = self.wte(tokens)
+        if self.wpe is not None:
+            x = x + self.wpe.weight[: tokens.shape[1]]
         for block in self.h:
             x = block(x)
         logits = F.linear(self.ln_f(x), self.wte.weight)
@@ -87,6 +108,7 @@ def parse():
     parser.add_argument("--preset", choices=PRESETS, default="small", help="sizes that the arguments below may override")
     for size in PRESETS["small"]:
         parser.add_argument("--" + size, type=int)
+    parser.add_argument("--positions", choices=("learned", "rotary"), default="learned")
     parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
     parser.add_argument("--compile", action="store_true", help="torch.compile instead of eager")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
@@ -103,7 +125,7 @@ def main():
     idle_mb = resident_mb()
 
     batch = sizes.pop("batch")
-    model = GPT(**sizes)
+    model = GPT(**sizes, positions=args.positions)
     optimizer = adamw(model, lr=1e-3)
     forward = torch.compile(model) if args.compile else model
     tokens, targets = torch.randint(0, sizes["vocab"], (2, batch, sizes["context"]))
@@ -132,7 +154,8 @@ def main():
     median, best = statistics.median(seconds), min(seconds)
     print(json.dumps(dict(
         peer="pytorch", version=torch.__version__, mode="compiled" if args.compile else "eager",
-        precision=args.precision, threads=args.threads, batch=batch, **sizes, parameters=count,
+        precision=args.precision, threads=args.threads, batch=batch, **sizes,
+        positions=args.positions, parameters=count,
         tokens_per_s=round(batch * sizes["context"] / median), best_tokens_per_s=round(batch * sizes["context"] / best),
         step_ms=round(median * 1e3, 2), gflops=round(operations / median / 1e9, 1), first_step_s=round(first_step_s, 2),
         idle_mb=round(idle_mb), peak_mb=round(resident_mb()), loss=round(loss, 4),
