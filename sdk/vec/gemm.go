@@ -1,0 +1,108 @@
+package vec
+
+import "fmt"
+
+// GemmArgs describes C = op(A)·op(B), or C += op(A)·op(B), with op(A) of shape
+// [M, K], op(B) [K, N] and C [M, N], all stored by rows with the given strides
+// (in elements) from one row to the next.
+type GemmArgs struct {
+	M, N, K int
+
+	A      []float32
+	LDA    int
+	TransA bool // A is stored as [K, M]
+
+	B      []float32
+	LDB    int
+	TransB bool // B is stored as [N, K], as linear layers store their weights
+
+	C          []float32
+	LDC        int
+	Accumulate bool // add to C; otherwise C is overwritten and may hold anything
+}
+
+// check panics if a slice is too short for its shape and stride.
+func (g *GemmArgs) check() {
+	if g.M < 0 || g.N < 0 || g.K < 0 {
+		panic(fmt.Sprintf("vec.Gemm: negative size M=%d N=%d K=%d", g.M, g.N, g.K))
+	}
+	matrix := func(name string, rows, cols, ld, n int, trans bool) {
+		if trans {
+			rows, cols = cols, rows
+		}
+		if rows == 0 || cols == 0 {
+			return
+		}
+		if ld < cols || (rows-1)*ld+cols > n {
+			panic(fmt.Sprintf("vec.Gemm: %s has %d elements and stride %d, too few for %d rows of %d", name, n, ld, rows, cols))
+		}
+	}
+	matrix("A", g.M, g.K, g.LDA, len(g.A), g.TransA)
+	matrix("B", g.K, g.N, g.LDB, len(g.B), g.TransB)
+	matrix("C", g.M, g.N, g.LDC, len(g.C), false)
+}
+
+// Gemm computes rows i0 to i1 (exclusive) and columns j0 to j1 of C. Each element is one
+// chain of fused multiply-adds over ascending k, beginning at +0 or at the
+// element of C added to, so bits do not depend on how C is cut into blocks.
+// scratch holds at least GemmScratch(g) elements and nothing of value; C overlaps
+// neither input.
+func Gemm(g *GemmArgs, i0, i1, j0, j1 int, scratch []float32) {
+	g.check()
+	if i0 < 0 || i1 > g.M || i0 > i1 || j0 < 0 || j1 > g.N || j0 > j1 {
+		panic(fmt.Sprintf("vec.Gemm: block [%d, %d) by [%d, %d) outside C of %d by %d", i0, i1, j0, j1, g.M, g.N))
+	}
+	if i0 == i1 || j0 == j1 {
+		return
+	}
+	if need := GemmScratch(g); len(scratch) < need {
+		panic(fmt.Sprintf("vec.Gemm: scratch of %d elements, need %d", len(scratch), need))
+	}
+	if g.K == 0 {
+		if !g.Accumulate {
+			for i := i0; i < i1; i++ {
+				clear(g.C[i*g.LDC+j0 : i*g.LDC+j1])
+			}
+		}
+		return
+	}
+	gemmBlock(g, i0, i1, j0, j1, scratch)
+}
+
+const (
+	gemmKC = 384 // k steps per packed block: a panel of A stays in the first-level cache
+	gemmNC = 512 // columns per packed block: with gemmKC, 768 KiB in the second-level cache
+	gemmMR = 14  // rows of the largest tile
+	gemmNR = 32  // columns of the widest tile
+)
+
+// GemmScratch is the number of scratch elements any block of g needs; it does
+// not depend on the kernel set.
+func GemmScratch(g *GemmArgs) int {
+	kc := min(g.K, gemmKC)
+	nc := (min(g.N, gemmNC) + gemmNR - 1) / gemmNR * gemmNR
+	return kc*nc + gemmMR*(kc+gemmPadK) + gemmNR
+}
+
+// gemmPadK keeps rows of a copied panel of A from falling into one cache set.
+const gemmPadK = 16
+
+// GemmTasks suggests rows and columns per block for a product of this shape: big
+// enough to hide packing, small enough to spread over threads. It depends on
+// the shape alone.
+func GemmTasks(m, n, k int) (mb, nb int) {
+	nb = min(n, gemmNC)
+	if n > nb { // equal widths rather than a narrow rest
+		parts := (n + gemmNC - 1) / gemmNC
+		nb = ((n+parts-1)/parts + gemmNR - 1) / gemmNR * gemmNR
+	}
+	// About 4 million multiply-adds a block, in multiples of the largest tile.
+	const work = 4 << 20
+	mb = work / max(1, nb*k)
+	mb = max(7*gemmMR, min(mb, 40*gemmMR)) / gemmMR * gemmMR
+	if m > mb {
+		parts := (m + mb - 1) / mb
+		mb = ((m+parts-1)/parts + gemmMR - 1) / gemmMR * gemmMR
+	}
+	return max(1, min(mb, m)), max(1, nb)
+}

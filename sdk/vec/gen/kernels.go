@@ -1,0 +1,75 @@
+package main
+
+// kernel is one entry of the dispatch table: a function on slices that every
+// kernel set implements under the name plus the set's suffix.
+type kernel struct {
+	name   string
+	params string // Go parameter list
+	result string // Go result type, "" for none
+	asm    bool   // has assembly for both AVX2 and AVX-512
+}
+
+// kernels lists every function that dispatches on the active set. All slices of
+// one call have equal lengths.
+var kernels = []kernel{
+	{name: "add", params: "dst, a, b []float32"},
+	{name: "sub", params: "dst, a, b []float32"},
+	{name: "mul", params: "dst, a, b []float32"},
+	{name: "div", params: "dst, a, b []float32"},
+	{name: "maximum", params: "dst, a, b []float32"},
+	{name: "minimum", params: "dst, a, b []float32"},
+	{name: "mulAddTo", params: "dst, a, b []float32"},
+	{name: "addScalar", params: "dst, x []float32, s float32"},
+	{name: "scale", params: "dst, x []float32, s float32"},
+	{name: "axpy", params: "dst, x []float32, s float32"},
+	{name: "neg", params: "dst, x []float32"},
+	{name: "abs", params: "dst, x []float32"},
+	{name: "sqrt", params: "dst, x []float32"},
+	{name: "rsqrt", params: "dst, x []float32"},
+	{name: "exp", params: "dst, x []float32"},
+	{name: "log", params: "dst, x []float32"},
+	{name: "tanh", params: "dst, x []float32"},
+	{name: "sigmoid", params: "dst, x []float32"},
+	{name: "relu", params: "dst, x []float32"},
+	{name: "gelu", params: "dst, x []float32"},
+	{name: "geluErf", params: "dst, x []float32"},
+	{name: "silu", params: "dst, x []float32"},
+	{name: "tanhGrad", params: "dst, y, dy []float32"},
+	{name: "sigmoidGrad", params: "dst, y, dy []float32"},
+	{name: "reluGrad", params: "dst, x, dy []float32"},
+	{name: "geluGrad", params: "dst, x, dy []float32"},
+	{name: "geluErfGrad", params: "dst, x, dy []float32"},
+	{name: "siluGrad", params: "dst, x, dy []float32"},
+
+	{name: "sum", params: "lanes *[32]float32, x []float32"},
+	{name: "dot", params: "lanes *[32]float32, a, b []float32"},
+	{name: "devSq", params: "lanes *[32]float32, x []float32, mean float32"},
+	{name: "sumSq64", params: "lanes *[32]float64, x []float32"},
+	{name: "maxOf", params: "lanes *[32]float32, x []float32"},
+	{name: "allFinite", params: "x []float32", result: "bool"},
+	{name: "combine", params: "lanes *[32]float32", result: "float32"},
+	{name: "combineMax", params: "lanes *[32]float32", result: "float32"},
+
+	{name: "expSum", params: "lanes *[32]float32, dst, x []float32, top, scale float32"},
+	{name: "expTotal", params: "lanes *[32]float32, x []float32, top float32"},
+	{name: "expScale", params: "dst, x []float32, lse, scale float32"},
+	{name: "softmaxGrad", params: "dst, y, dy []float32, dot, scale float32"},
+	{name: "norm", params: "dst, x []float32, mean, rstd float32"},
+	{name: "normScale", params: "dst, x, w []float32, mean, rstd float32"},
+	{name: "normAffine", params: "dst, x, w, b []float32, mean, rstd float32"},
+	{name: "normGradSums", params: "s, t *[32]float32, dy, x []float32, mean, rstd float32"},
+	{name: "normGradSumsScaled", params: "s, t *[32]float32, dy, x, w []float32, mean, rstd float32"},
+	{name: "normGrad", params: "dst, dy, x []float32, mean, rstd, c1, c2 float32"},
+	{name: "normGradScaled", params: "dst, dy, x, w []float32, mean, rstd, c1, c2 float32"},
+	{name: "normGradWeight", params: "dw, dy, x []float32, mean, rstd float32"},
+
+	{name: "adamW", params: "p, g, m, v []float32, h *[8]float32"},
+	{name: "sgd", params: "p, g []float32, h *[8]float32"},
+	{name: "sgdMomentum", params: "p, g, buf []float32, h *[8]float32"},
+	{name: "sgdNesterov", params: "p, g, buf []float32, h *[8]float32"},
+
+	{name: "bf16ToF32", params: "dst []float32, src []uint16"},
+	{name: "f32ToBF16", params: "dst []uint16, src []float32"},
+	{name: "f16ToF32", params: "dst []float32, src []uint16"},
+	{name: "f32ToF16", params: "dst []uint16, src []float32"},
+}

@@ -1,0 +1,3 @@
+package vec
+
+func supportedSets() []kernelSet { return []kernelSet{setGeneric} }
