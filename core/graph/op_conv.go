@@ -2,6 +2,7 @@ package graph
 
 import (
 	"fmt"
+	"math"
 
 	"starling/core/tensor"
 )
@@ -65,6 +66,8 @@ func convShape(a ConvAttrs, x, w tensor.Shape) (tensor.Shape, error) {
 var OpConv2D = register(Op{
 	Name: "conv2d",
 	Doc:  "(x[N,C,H,W], w[O,C/Groups,KH,KW], b[O]?) -> y[N,O,OH,OW]: cross-correlation, zeros outside x",
+	Grad: gradConv2D,
+	Ref:  refConv2D,
 	Infer: func(in []*Value, attrs any) ([]Type, error) {
 		a, err := attrsAs[ConvAttrs](attrs)
 		if err := all(err, arity(in, "x", "w", "b?")); err != nil {
@@ -91,6 +94,7 @@ var OpConv2D = register(Op{
 var OpConv2DGradX = register(Op{
 	Name: "conv2d_grad_x",
 	Doc:  "(dy[N,O,OH,OW], w[O,C/Groups,KH,KW]) -> dx[N,C,H,W], H and W from ConvAttrs",
+	Ref:  refConv2DGradX,
 	Infer: func(in []*Value, attrs any) ([]Type, error) {
 		a, err := attrsAs[ConvAttrs](attrs)
 		if err := all(err, arity(in, "dy", "w")); err != nil {
@@ -116,6 +120,7 @@ var OpConv2DGradX = register(Op{
 var OpConv2DGradW = register(Op{
 	Name: "conv2d_grad_w",
 	Doc:  "(dy[N,O,OH,OW], x[N,C,H,W]) -> dw[O,C/Groups,KH,KW], KH and KW from ConvAttrs' H and W; summed over n, then oh, then ow, ascending",
+	Ref:  refConv2DGradW,
 	Infer: func(in []*Value, attrs any) ([]Type, error) {
 		a, err := attrsAs[ConvAttrs](attrs)
 		if err := all(err, arity(in, "dy", "x")); err != nil {
@@ -179,6 +184,8 @@ var OpMaxPool = register(Op{
 	Name: "max_pool",
 	Doc: "(x[N,C,H,W]) -> y[N,C,OH,OW], index i32[N,C,OH,OW]: the maximum of each window (padding never wins, NaN always does) " +
 		"and where it is first found, as h*W + w",
+	Grad: gradMaxPool,
+	Ref:  refMaxPool,
 	Infer: func(in []*Value, attrs any) ([]Type, error) {
 		t, err := inferPool(in, attrs)
 		if err != nil {
@@ -192,6 +199,7 @@ var OpMaxPool = register(Op{
 var OpMaxPoolGrad = register(Op{
 	Name: "max_pool_grad",
 	Doc:  "(dy[N,C,OH,OW], index i32[N,C,OH,OW]) -> dx[N,C,H,W]: dy added at its index, windows in ascending order; H and W from PoolAttrs",
+	Ref:  refMaxPoolGrad,
 	Infer: func(in []*Value, attrs any) ([]Type, error) {
 		a, err := attrsAs[PoolAttrs](attrs)
 		if err := all(err, arity(in, "dy", "index")); err != nil {
@@ -208,7 +216,9 @@ var OpMaxPoolGrad = register(Op{
 // OpAvgPool averages each window.
 var OpAvgPool = register(Op{
 	Name:  "avg_pool",
-	Doc:   "(x[N,C,H,W]) -> y[N,C,OH,OW]: the sum of each window divided by KH*KW, padding counted as zeros (but not beyond it)",
+	Doc:   "(x[N,C,H,W]) -> y[N,C,OH,OW]: the sum of each window divided by KH*KW, padding counted as zeros",
+	Grad:  gradAvgPool,
+	Ref:   refAvgPool,
 	Infer: inferPool,
 })
 
@@ -216,6 +226,7 @@ var OpAvgPool = register(Op{
 var OpAvgPoolGrad = register(Op{
 	Name: "avg_pool_grad",
 	Doc:  "(dy[N,C,OH,OW]) -> dx[N,C,H,W]: dy/(KH*KW) added to each element of its window, windows in ascending order; H and W from PoolAttrs",
+	Ref:  refAvgPoolGrad,
 	Infer: func(in []*Value, attrs any) ([]Type, error) {
 		a, err := attrsAs[PoolAttrs](attrs)
 		if err := all(err, arity(in, "dy")); err != nil {
@@ -224,3 +235,129 @@ var OpAvgPoolGrad = register(Op{
 		return inferPoolGrad(in[0], a)
 	},
 })
+
+func gradConv2D(b *Builder, n *Node, dout []*Value) []*Value {
+	x, w, dy := n.In[0], n.In[1], dout[0]
+	ax, aw := n.Attrs.(ConvAttrs), n.Attrs.(ConvAttrs)
+	ax.H, ax.W = x.Shape[2], x.Shape[3]
+	aw.H, aw.W = w.Shape[2], w.Shape[3]
+	din := []*Value{b.do("conv2d_grad_x", ax, dy, w), b.do("conv2d_grad_w", aw, dy, x)}
+	if len(n.In) == 3 {
+		din = append(din, b.do("sum", ReduceAttrs{Axes: MakeDims([]int{0, 2, 3})}, dy))
+	}
+	return din
+}
+
+// each calls f with the places in y, x and w of every product that a convolution adds.
+func (a ConvAttrs) each(y, x, w tensor.Shape, f func(y, x, w int)) {
+	outs, ins := w[0]/a.Groups, w[1]
+	for n := range y[0] {
+		for o := range y[1] {
+			for oh := range y[2] {
+				for ow := range y[3] {
+					yi := ((n*y[1]+o)*y[2]+oh)*y[3] + ow
+					for c := range ins {
+						for kh := range w[2] {
+							for kw := range w[3] {
+								h, v := oh*a.StrideH-a.PadH+kh*a.DilationH, ow*a.StrideW-a.PadW+kw*a.DilationW
+								if h < 0 || h >= x[2] || v < 0 || v >= x[3] {
+									continue
+								}
+								f(yi, ((n*x[1]+o/outs*ins+c)*x[2]+h)*x[3]+v, ((o*ins+c)*w[2]+kh)*w[3]+kw)
+							}
+						}
+					}
+				}
+			}
+		}
+	}
+}
+
+func refConv2D(n *Node, in []*Array) []*Array {
+	x, w, y := in[0], in[1], NewArray(n.Out[0].Type)
+	n.Attrs.(ConvAttrs).each(y.Shape, x.Shape, w.Shape, func(yi, xi, wi int) { y.Data[yi] += x.Data[xi] * w.Data[wi] })
+	if len(in) == 3 {
+		plane := y.Shape[2] * y.Shape[3]
+		for i := range y.Data {
+			y.Data[i] += in[2].Data[i/plane%y.Shape[1]]
+		}
+	}
+	return []*Array{y}
+}
+
+func refConv2DGradX(n *Node, in []*Array) []*Array {
+	dy, w, dx := in[0], in[1], NewArray(n.Out[0].Type)
+	n.Attrs.(ConvAttrs).each(dy.Shape, dx.Shape, w.Shape, func(yi, xi, wi int) { dx.Data[xi] += dy.Data[yi] * w.Data[wi] })
+	return []*Array{dx}
+}
+
+func refConv2DGradW(n *Node, in []*Array) []*Array {
+	dy, x, dw := in[0], in[1], NewArray(n.Out[0].Type)
+	n.Attrs.(ConvAttrs).each(dy.Shape, x.Shape, dw.Shape, func(yi, xi, wi int) { dw.Data[wi] += dy.Data[yi] * x.Data[xi] })
+	return []*Array{dw}
+}
+
+func gradMaxPool(b *Builder, n *Node, dout []*Value) []*Value {
+	return []*Value{b.do("max_pool_grad", n.Attrs.(PoolAttrs).over(n.In[0]), dout[0], n.Out[1])}
+}
+
+func gradAvgPool(b *Builder, n *Node, dout []*Value) []*Value {
+	return []*Value{b.do("avg_pool_grad", n.Attrs.(PoolAttrs).over(n.In[0]), dout[0])}
+}
+
+// over records the extent of the input for the gradient.
+func (a PoolAttrs) over(x *Value) PoolAttrs {
+	a.H, a.W = x.Shape[2], x.Shape[3]
+	return a
+}
+
+// each calls f with the place in y and the place in x of every element of every window, and
+// that element's index in its plane.
+func (a PoolAttrs) each(y, x tensor.Shape, f func(y, x, index int)) {
+	for plane := range y[0] * y[1] {
+		for oh := range y[2] {
+			for ow := range y[3] {
+				for h := max(0, oh*a.StrideH-a.PadH); h < min(x[2], oh*a.StrideH-a.PadH+a.KH); h++ {
+					for w := max(0, ow*a.StrideW-a.PadW); w < min(x[3], ow*a.StrideW-a.PadW+a.KW); w++ {
+						f((plane*y[2]+oh)*y[3]+ow, (plane*x[2]+h)*x[3]+w, h*x[3]+w)
+					}
+				}
+			}
+		}
+	}
+}
+
+func refMaxPool(n *Node, in []*Array) []*Array {
+	x, y, index := in[0], NewArray(n.Out[0].Type), NewArray(n.Out[1].Type)
+	for i := range index.Data {
+		index.Data[i] = -1
+	}
+	n.Attrs.(PoolAttrs).each(y.Shape, x.Shape, func(yi, xi, i int) {
+		v, best := x.Data[xi], y.Data[yi]
+		if index.Data[yi] < 0 || v > best || math.IsNaN(v) && !math.IsNaN(best) {
+			y.Data[yi], index.Data[yi] = v, float64(i)
+		}
+	})
+	return []*Array{y, index}
+}
+
+func refMaxPoolGrad(n *Node, in []*Array) []*Array {
+	dy, index, dx := in[0], in[1], NewArray(n.Out[0].Type)
+	from, to := dy.Shape[2]*dy.Shape[3], dx.Shape[2]*dx.Shape[3]
+	for i, v := range dy.Data {
+		dx.Data[i/from*to+int(index.Data[i])] += v
+	}
+	return []*Array{dx}
+}
+
+func refAvgPool(n *Node, in []*Array) []*Array {
+	x, y, a := in[0], NewArray(n.Out[0].Type), n.Attrs.(PoolAttrs)
+	a.each(y.Shape, x.Shape, func(yi, xi, _ int) { y.Data[yi] += x.Data[xi] / float64(a.KH*a.KW) })
+	return []*Array{y}
+}
+
+func refAvgPoolGrad(n *Node, in []*Array) []*Array {
+	dy, dx, a := in[0], NewArray(n.Out[0].Type), n.Attrs.(PoolAttrs)
+	a.each(dy.Shape, dx.Shape, func(yi, xi, _ int) { dx.Data[xi] += dy.Data[yi] / float64(a.KH*a.KW) })
+	return []*Array{dx}
+}

@@ -11,11 +11,12 @@ import (
 // element i of the operands alone (where an operand is not broadcast).
 
 // binary makes the entry of a broadcasting operation of two operands.
-func binary(name, doc string, f func(a, b float64) float64) Op {
+func binary(name, doc string, f func(a, b float64) float64, grad gradRule) Op {
 	return Op{
 		Name:    name,
 		Doc:     "(a, b) -> y, both broadcast by NumPy's rule: " + doc,
 		InPlace: true,
+		Grad:    grad,
 		Infer: func(in []*Value, attrs any) ([]Type, error) {
 			if err := arity(in, "a", "b"); err != nil {
 				return nil, err
@@ -62,11 +63,12 @@ func broadcastIndex(from, to tensor.Shape) func(int) int {
 }
 
 // unary makes the entry of an operation of one operand.
-func unary(name, doc string, f func(x float64) float64) Op {
+func unary(name, doc string, f func(x float64) float64, grad gradRule) Op {
 	return Op{
 		Name:    name,
 		Doc:     "(x) -> y of the same shape: " + doc,
 		InPlace: true,
+		Grad:    grad,
 		Infer: func(in []*Value, attrs any) ([]Type, error) {
 			if err := arity(in, "x"); err != nil {
 				return nil, err
@@ -84,8 +86,8 @@ func unary(name, doc string, f func(x float64) float64) Op {
 }
 
 // scalar makes the entry of an operation of one operand and one number.
-func scalar(name, doc string, f func(x, c float64) float64) Op {
-	op := unary(name, doc, nil)
+func scalar(name, doc string, f func(x, c float64) float64, grad gradRule) Op {
+	op := unary(name, doc, nil, grad)
 	infer := op.Infer
 	op.Infer = func(in []*Value, attrs any) ([]Type, error) {
 		if _, err := attrsAs[ScalarAttrs](attrs); err != nil {
@@ -129,42 +131,42 @@ func unaryGrad(name, kept, doc string, f func(x, dy float64) float64) Op {
 
 // Arithmetic of two operands. NaN in either operand gives NaN, in maximum and minimum too.
 var (
-	OpAdd     = register(binary("add", "a + b", func(a, b float64) float64 { return a + b }))
-	OpSub     = register(binary("sub", "a - b", func(a, b float64) float64 { return a - b }))
-	OpMul     = register(binary("mul", "a * b", func(a, b float64) float64 { return a * b }))
-	OpDiv     = register(binary("div", "a / b", func(a, b float64) float64 { return a / b }))
+	OpAdd     = register(binary("add", "a + b", func(a, b float64) float64 { return a + b }, gradAdd))
+	OpSub     = register(binary("sub", "a - b", func(a, b float64) float64 { return a - b }, gradSub))
+	OpMul     = register(binary("mul", "a * b", func(a, b float64) float64 { return a * b }, gradMul))
+	OpDiv     = register(binary("div", "a / b", func(a, b float64) float64 { return a / b }, gradDiv))
 	OpMaximum = register(binary("maximum", "the greater of a and b; the gradient goes to b where they are equal",
-		func(a, b float64) float64 { return max(a, b) }))
+		func(a, b float64) float64 { return max(a, b) }, gradMaximum))
 	OpMinimum = register(binary("minimum", "the lesser of a and b; the gradient goes to b where they are equal",
-		func(a, b float64) float64 { return min(a, b) }))
+		func(a, b float64) float64 { return min(a, b) }, gradMinimum))
 )
 
 // Functions of one operand.
 var (
-	OpNeg    = register(unary("neg", "-x", func(x float64) float64 { return -x }))
-	OpExp    = register(unary("exp", "e^x", math.Exp))
-	OpLog    = register(unary("log", "natural logarithm", math.Log))
-	OpSqrt   = register(unary("sqrt", "square root", math.Sqrt))
-	OpRsqrt  = register(unary("rsqrt", "1/sqrt(x)", func(x float64) float64 { return 1 / math.Sqrt(x) }))
-	OpSquare = register(unary("square", "x*x", func(x float64) float64 { return x * x }))
-	OpAbs    = register(unary("abs", "|x|; the gradient at 0 is 0", math.Abs))
+	OpNeg    = register(unary("neg", "-x", func(x float64) float64 { return -x }, gradNeg))
+	OpExp    = register(unary("exp", "e^x", math.Exp, gradExp))
+	OpLog    = register(unary("log", "natural logarithm", math.Log, gradLog))
+	OpSqrt   = register(unary("sqrt", "square root", math.Sqrt, gradSqrt))
+	OpRsqrt  = register(unary("rsqrt", "1/sqrt(x)", func(x float64) float64 { return 1 / math.Sqrt(x) }, gradRsqrt))
+	OpSquare = register(unary("square", "x*x", func(x float64) float64 { return x * x }, gradSquare))
+	OpAbs    = register(unary("abs", "|x|; the gradient at 0 is 0", math.Abs, gradAbs))
 )
 
 // Activations.
 var (
-	OpTanh    = register(unary("tanh", "hyperbolic tangent", math.Tanh))
-	OpSigmoid = register(unary("sigmoid", "1/(1+e^-x)", sigmoid))
-	OpReLU    = register(unary("relu", "max(x, 0); NaN stays NaN", func(x float64) float64 { return max(x, 0) }))
-	OpGELU    = register(unary("gelu", "x/2 * (1 + tanh(sqrt(2/pi) * (x + 0.044715 x^3))), the tanh form", gelu))
-	OpGELUErf = register(unary("gelu_erf", "x/2 * (1 + erf(x/sqrt 2)), the exact form", geluErf))
-	OpSiLU    = register(unary("silu", "x * sigmoid(x)", silu))
+	OpTanh    = register(unary("tanh", "hyperbolic tangent", math.Tanh, gradByResult("tanh_grad")))
+	OpSigmoid = register(unary("sigmoid", "1/(1+e^-x)", sigmoid, gradByResult("sigmoid_grad")))
+	OpReLU    = register(unary("relu", "max(x, 0); NaN stays NaN", func(x float64) float64 { return max(x, 0) }, gradByInput("relu_grad")))
+	OpGELU    = register(unary("gelu", "x/2 * (1 + tanh(sqrt(2/pi) * (x + 0.044715 x^3))), the tanh form", gelu, gradByInput("gelu_grad")))
+	OpGELUErf = register(unary("gelu_erf", "x/2 * (1 + erf(x/sqrt 2)), the exact form", geluErf, gradByInput("gelu_erf_grad")))
+	OpSiLU    = register(unary("silu", "x * sigmoid(x)", silu, gradByInput("silu_grad")))
 )
 
 // Functions of one operand and a number.
 var (
-	OpScale     = register(scalar("scale", "x * Value", func(x, c float64) float64 { return x * c }))
-	OpAddScalar = register(scalar("add_scalar", "x + Value", func(x, c float64) float64 { return x + c }))
-	OpPowScalar = register(scalar("pow_scalar", "x^Value", math.Pow))
+	OpScale     = register(scalar("scale", "x * Value", func(x, c float64) float64 { return x * c }, gradScale))
+	OpAddScalar = register(scalar("add_scalar", "x + Value", func(x, c float64) float64 { return x + c }, gradAddScalar))
+	OpPowScalar = register(scalar("pow_scalar", "x^Value", math.Pow, gradPowScalar))
 )
 
 // Gradients of activations.
@@ -227,6 +229,7 @@ var OpSwiGLU = register(Op{
 	Name:    "swiglu",
 	Doc:     "(gate, up) -> y, all of one shape: silu(gate) * up",
 	InPlace: true,
+	Grad:    gradSwiGLU,
 	Infer: func(in []*Value, attrs any) ([]Type, error) {
 		if err := arity(in, "gate", "up"); err != nil {
 			return nil, err
@@ -267,6 +270,7 @@ var OpSwiGLUGrad = register(Op{
 var OpCast = register(Op{
 	Name: "cast",
 	Doc:  "(x) -> y of type To and the same shape: rounded to nearest even; between floating-point types a gradient is cast back",
+	Grad: gradCast,
 	Infer: func(in []*Value, attrs any) ([]Type, error) {
 		a, err := attrsAs[CastAttrs](attrs)
 		if err := all(err, arity(in, "x")); err != nil {

@@ -5,7 +5,7 @@ package graph
 var OpGradStore = register(gradStore())
 
 func gradStore() Op {
-	op := unary("grad_store", "a copy of x", func(x float64) float64 { return x })
+	op := unary("grad_store", "a copy of x", func(x float64) float64 { return x }, nil)
 	op.InPlace = false
 	op.Accumulates = true
 	return op

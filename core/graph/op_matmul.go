@@ -2,6 +2,7 @@ package graph
 
 import (
 	"fmt"
+	"math"
 
 	"starling/core/tensor"
 )
@@ -12,6 +13,8 @@ import (
 var OpMatmul = register(Op{
 	Name: "matmul",
 	Doc:  "(a[...,M,K], b[...,K,N]) -> y[...,M,N]: batch dimensions broadcast; TransA reads a as [...,K,M], TransB reads b as [...,N,K]",
+	Grad: gradMatmul,
+	Ref:  refMatmul,
 	Infer: func(in []*Value, attrs any) ([]Type, error) {
 		at, err := attrsAs[MatmulAttrs](attrs)
 		if err := all(err, arity(in, "a", "b")); err != nil {
@@ -54,6 +57,8 @@ var OpMatmul = register(Op{
 var OpLinear = register(Op{
 	Name: "linear",
 	Doc:  "(x[...,I], w[O,I], b[O]?) -> y[...,O]: x times w transposed, plus b",
+	Grad: gradLinear,
+	Ref:  refLinear,
 	Infer: func(in []*Value, attrs any) ([]Type, error) {
 		if err := arity(in, "x", "w", "b?"); err != nil {
 			return nil, err
@@ -82,6 +87,7 @@ var OpLinear = register(Op{
 var OpLinearGradX = register(Op{
 	Name: "linear_grad_x",
 	Doc:  "(dy[...,O], w[O,I]) -> dx[...,I]: dy times w",
+	Ref:  refLinearGradX,
 	Infer: func(in []*Value, attrs any) ([]Type, error) {
 		if err := arity(in, "dy", "w"); err != nil {
 			return nil, err
@@ -104,6 +110,7 @@ var OpLinearGradW = register(Op{
 	Name:        "linear_grad_w",
 	Doc:         "(dy[...,O], x[...,I]) -> dw[O,I]: the sum over rows, ascending, of the outer products of dy and x",
 	Accumulates: true,
+	Ref:         refLinearGradW,
 	Infer: func(in []*Value, attrs any) ([]Type, error) {
 		if err := arity(in, "dy", "x"); err != nil {
 			return nil, err
@@ -123,6 +130,7 @@ var OpLinearGradW = register(Op{
 var OpLinearGradB = register(Op{
 	Name: "linear_grad_b",
 	Doc:  "(dy[...,O]) -> db[O]: the sum over rows, ascending",
+	Ref:  refLinearGradB,
 	Infer: func(in []*Value, attrs any) ([]Type, error) {
 		if err := arity(in, "dy"); err != nil {
 			return nil, err
@@ -139,6 +147,8 @@ var OpLinearGradB = register(Op{
 var OpEmbedding = register(Op{
 	Name: "embedding",
 	Doc:  "(table[V,C], ids i32[...]) -> y[...,C]: row ids of the table; an id outside 0 to V-1 gives a row of NaN",
+	Grad: gradEmbedding,
+	Ref:  refEmbedding,
 	Infer: func(in []*Value, attrs any) ([]Type, error) {
 		if err := arity(in, "table", "ids"); err != nil {
 			return nil, err
@@ -155,6 +165,7 @@ var OpEmbedding = register(Op{
 var OpEmbeddingGrad = register(Op{
 	Name: "embedding_grad",
 	Doc:  "(dy[...,C], ids i32[...]) -> dtable[Rows,C]: rows of dy added at their ids in ascending order of position; ids outside the table are passed over",
+	Ref:  refEmbeddingGrad,
 	Infer: func(in []*Value, attrs any) ([]Type, error) {
 		a, err := attrsAs[EmbeddingGradAttrs](attrs)
 		if err := all(err, arity(in, "dy", "ids")); err != nil {
@@ -168,3 +179,152 @@ var OpEmbeddingGrad = register(Op{
 		return one(dy.DType, a.Rows, dy.Shape[last]), ofShape("ids", ids, dy.Shape[:last]...)
 	},
 })
+
+func gradMatmul(b *Builder, n *Node, dout []*Value) []*Value {
+	at := n.Attrs.(MatmulAttrs)
+	x, y, dz := n.In[0], n.In[1], dout[0]
+	var dx, dy *Value
+	if at.TransA {
+		dx = b.do("matmul", MatmulAttrs{TransA: at.TransB, TransB: true}, y, dz)
+	} else {
+		dx = b.do("matmul", MatmulAttrs{TransB: !at.TransB}, dz, y)
+	}
+	if at.TransB {
+		dy = b.do("matmul", MatmulAttrs{TransA: true, TransB: at.TransA}, dz, x)
+	} else {
+		dy = b.do("matmul", MatmulAttrs{TransA: !at.TransA}, x, dz)
+	}
+	return []*Value{b.unbroadcast(dx, x.Shape), b.unbroadcast(dy, y.Shape)}
+}
+
+func refMatmul(n *Node, in []*Array) []*Array {
+	at := n.Attrs.(MatmulAttrs)
+	a, b, y := in[0], in[1], NewArray(n.Out[0].Type)
+	rank := len(y.Shape)
+	m, cols := y.Shape[rank-2], y.Shape[rank-1]
+	batch := y.Shape[:rank-2]
+	ia := broadcastIndex(a.Shape[:len(a.Shape)-2], batch)
+	ib := broadcastIndex(b.Shape[:len(b.Shape)-2], batch)
+	// Element (i, k) of a is at i*ai + k*ak, element (k, j) of b at k*bk + j*bj.
+	ai, ak := a.Shape[len(a.Shape)-1], 1
+	k := ai
+	if at.TransA {
+		k = a.Shape[len(a.Shape)-2]
+		ai, ak = ak, ai
+	}
+	bk, bj := b.Shape[len(b.Shape)-1], 1
+	if at.TransB {
+		bk, bj = bj, bk
+	}
+	for z := range batch.Numel() {
+		pa, pb := a.Data[ia(z)*m*k:], b.Data[ib(z)*k*cols:]
+		for i := range m {
+			for j := range cols {
+				s := 0.0
+				for p := range k {
+					s += pa[i*ai+p*ak] * pb[p*bk+j*bj]
+				}
+				y.Data[(z*m+i)*cols+j] = s
+			}
+		}
+	}
+	return []*Array{y}
+}
+
+func gradLinear(b *Builder, n *Node, dout []*Value) []*Value {
+	din := []*Value{
+		b.do("linear_grad_x", nil, dout[0], n.In[1]),
+		b.do("linear_grad_w", nil, dout[0], n.In[0]),
+	}
+	if len(n.In) == 3 {
+		din = append(din, b.do("linear_grad_b", nil, dout[0]))
+	}
+	return din
+}
+
+func refLinear(n *Node, in []*Array) []*Array {
+	x, w, y := in[0], in[1], NewArray(n.Out[0].Type)
+	o, rows := lastAndRows(y.Shape)
+	i := w.Shape[1]
+	for r := range rows {
+		for j := range o {
+			s := dot(x.Data[r*i:][:i], w.Data[j*i:][:i])
+			if len(in) == 3 {
+				s += in[2].Data[j]
+			}
+			y.Data[r*o+j] = s
+		}
+	}
+	return []*Array{y}
+}
+
+func refLinearGradX(n *Node, in []*Array) []*Array {
+	dy, w, dx := in[0], in[1], NewArray(n.Out[0].Type)
+	o, rows := lastAndRows(dy.Shape)
+	i := w.Shape[1]
+	for r := range rows {
+		for j := range o {
+			axpy(dx.Data[r*i:][:i], dy.Data[r*o+j], w.Data[j*i:][:i])
+		}
+	}
+	return []*Array{dx}
+}
+
+// axpy adds c*x to y.
+func axpy(y []float64, c float64, x []float64) {
+	for i, v := range x {
+		y[i] += c * v
+	}
+}
+
+func refLinearGradW(n *Node, in []*Array) []*Array {
+	dy, x, dw := in[0], in[1], NewArray(n.Out[0].Type)
+	o, rows := lastAndRows(dy.Shape)
+	i, _ := lastAndRows(x.Shape)
+	for r := range rows {
+		for j := range o {
+			axpy(dw.Data[j*i:][:i], dy.Data[r*o+j], x.Data[r*i:][:i])
+		}
+	}
+	return []*Array{dw}
+}
+
+func refLinearGradB(n *Node, in []*Array) []*Array {
+	db := NewArray(n.Out[0].Type)
+	o, rows := lastAndRows(in[0].Shape)
+	for r := range rows {
+		axpy(db.Data, 1, in[0].Data[r*o:][:o])
+	}
+	return []*Array{db}
+}
+
+func gradEmbedding(b *Builder, n *Node, dout []*Value) []*Value {
+	return []*Value{b.do("embedding_grad", EmbeddingGradAttrs{n.In[0].Shape[0]}, dout[0], n.In[1]), nil}
+}
+
+func refEmbedding(n *Node, in []*Array) []*Array {
+	table, y := in[0], NewArray(n.Out[0].Type)
+	v, c := table.Shape[0], table.Shape[1]
+	for r, id := range in[1].Data {
+		row := y.Data[r*c:][:c]
+		if id < 0 || id >= float64(v) {
+			for i := range row {
+				row[i] = math.NaN()
+			}
+			continue
+		}
+		copy(row, table.Data[int(id)*c:])
+	}
+	return []*Array{y}
+}
+
+func refEmbeddingGrad(n *Node, in []*Array) []*Array {
+	dt := NewArray(n.Out[0].Type)
+	v, c := dt.Shape[0], dt.Shape[1]
+	for r, id := range in[1].Data {
+		if id >= 0 && id < float64(v) {
+			axpy(dt.Data[int(id)*c:][:c], 1, in[0].Data[r*c:][:c])
+		}
+	}
+	return []*Array{dt}
+}

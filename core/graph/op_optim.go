@@ -1,6 +1,8 @@
 package graph
 
 import (
+	"math"
+
 	"starling/core/tensor"
 )
 
@@ -34,6 +36,7 @@ const (
 var OpSumSquares = register(Op{
 	Name: "sum_squares",
 	Doc:  "(x) -> y f64[ceil(n/4096)]: for each block of 4096 elements of x, the sum of their squares in float64",
+	Ref:  refSumSquares,
 	Infer: func(in []*Value, attrs any) ([]Type, error) {
 		if err := arity(in, "x"); err != nil {
 			return nil, err
@@ -50,6 +53,7 @@ var OpAdamW = register(Op{
 		"m += (1-beta1) * (g-m); v = beta2*v + (1-beta2)*g*g; param = param*(1 - lr*decay) - lr/correction1 * m / (sqrt(v)/sqrt(correction2) + eps). " +
 		"hyper is lr, beta1, beta2, eps, decay, correction1, correction2, scale",
 	InPlace: true,
+	Ref:     refAdamW,
 	Infer: func(in []*Value, attrs any) ([]Type, error) {
 		_, err := attrsAs[AdamWAttrs](attrs)
 		if err := all(err, arity(in, "param", "grad", "m", "v", "hyper")); err != nil {
@@ -67,6 +71,7 @@ var OpSGD = register(Op{
 		"d = momentum, or g + mu*momentum if Nesterov, or g without momentum; param -= lr*d. " +
 		"hyper is lr, mu, dampening, decay, first step flag, 0, 0, scale",
 	InPlace: true,
+	Ref:     refSGD,
 	Infer: func(in []*Value, attrs any) ([]Type, error) {
 		a, err := attrsAs[SGDAttrs](attrs)
 		if err != nil {
@@ -102,4 +107,50 @@ func inferUpdate(in []*Value, names ...string) ([]Type, error) {
 		}
 	}
 	return out, nil
+}
+
+func refSumSquares(n *Node, in []*Array) []*Array {
+	y := NewArray(n.Out[0].Type)
+	for i, x := range in[0].Data {
+		y.Data[i/SumSquaresBlock] += x * x
+	}
+	return []*Array{y}
+}
+
+func refAdamW(n *Node, in []*Array) []*Array {
+	h := in[4].Data
+	p, m, v := NewArray(n.Out[0].Type), NewArray(n.Out[1].Type), NewArray(n.Out[2].Type)
+	for i := range p.Data {
+		g := in[1].Data[i] * h[HyperGradScale]
+		m.Data[i] = in[2].Data[i] + (g-in[2].Data[i])*(1-h[HyperBeta1])
+		v.Data[i] = in[3].Data[i]*h[HyperBeta2] + (1-h[HyperBeta2])*g*g
+		denominator := math.Sqrt(v.Data[i])/math.Sqrt(h[HyperCorrection2]) + h[HyperEps]
+		p.Data[i] = in[0].Data[i]*(1-h[HyperLR]*h[HyperWeightDecay]) - h[HyperLR]/h[HyperCorrection1]*m.Data[i]/denominator
+	}
+	return []*Array{p, m, v}
+}
+
+func refSGD(n *Node, in []*Array) []*Array {
+	a, h := n.Attrs.(SGDAttrs), in[len(in)-1].Data
+	var out []*Array
+	for _, v := range n.Out {
+		out = append(out, NewArray(v.Type))
+	}
+	for i, p := range in[0].Data {
+		g := in[1].Data[i]*h[HyperGradScale] + h[HyperSGDDecay]*p
+		if a.Momentum {
+			buf := g
+			if h[HyperSGDFirstStep] == 0 {
+				buf = h[HyperMomentum]*in[2].Data[i] + (1-h[HyperDampening])*g
+			}
+			out[1].Data[i] = buf
+			if a.Nesterov {
+				g += h[HyperMomentum] * buf
+			} else {
+				g = buf
+			}
+		}
+		out[0].Data[i] = p - h[HyperLR]*g
+	}
+	return out
 }

@@ -46,6 +46,7 @@ var OpParam = register(Op{
 var OpConst = register(Op{
 	Name: "const",
 	Doc:  "() -> x f32: every element equal to Value, of the shape in FullAttrs",
+	Ref:  refConst,
 	Infer: func(in []*Value, attrs any) ([]Type, error) {
 		a, err := attrsAs[FullAttrs](attrs)
 		if err := all(err, arity(in)); err != nil {
@@ -55,3 +56,11 @@ var OpConst = register(Op{
 		return one(tensor.F32, s...), err
 	},
 })
+
+func refConst(n *Node, _ []*Array) []*Array {
+	y := NewArray(n.Out[0].Type)
+	for i := range y.Data {
+		y.Data[i] = n.Attrs.(FullAttrs).Value
+	}
+	return []*Array{y}
+}
