@@ -121,8 +121,9 @@ func parseEnter(h header, body []byte) (Entry, error) {
 type frameHandler interface {
 	entered(Entry) error
 	offered(key Key, length int) error
-	// memory returns where the payload of a data frame goes, and the function to call once it is there.
-	memory(key Key, length int) (buf []byte, filled func(), err error)
+	// memory returns where the payload of a data frame goes, and the function to call when it is there, or is
+	// known not to come.
+	memory(key Key, length int) (buf []byte, filled func(error), err error)
 	aborted(group uint64, reason []byte)
 	heard()
 }
@@ -168,10 +169,12 @@ func readFrames(rd io.Reader, h frameHandler) error {
 			if err != nil {
 				return err
 			}
-			if _, err := io.ReadFull(rd, buf); err != nil {
-				return cut(err)
+			_, err = io.ReadFull(rd, buf)
+			err = cut(err)
+			filled(err)
+			if err != nil {
+				return err
 			}
-			filled()
 		case frameAbort:
 			h.aborted(f.key.Group, body)
 		case frameBye:

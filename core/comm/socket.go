@@ -1,0 +1,420 @@
+package comm
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// socketTransport is a mesh of stream connections, one per peer.
+type socketTransport struct {
+	rank  int
+	peers []*peer // nil at rank
+	board *board
+	stop  chan struct{}
+	once  sync.Once
+	wg    sync.WaitGroup
+}
+
+// linger is how long Close waits for a peer to take what is still on its way.
+const linger = 2 * time.Second
+
+// maxOffers bounds the offers kept for messages that this rank has not sent yet.
+const maxOffers = 1 << 20
+
+// peer is the connection to one rank: a reader that puts payload straight into offered memory, a writer, and the table in
+// which sends meet offers.
+type peer struct {
+	t    *socketTransport
+	rank int
+	conn net.Conn
+
+	mu      sync.Mutex
+	wake    chan struct{}   // something to write
+	control []byte          // encoded frames without payload, written before payload
+	ready   []outgoing      // payload whose memory has been offered
+	sends   map[Key]message // payload waiting for an offer
+	offers  map[Key]int     // offers waiting for payload: length
+	recvs   map[Key]message // memory offered to the peer
+	lost    error           // why nothing more comes or goes
+	bye     bool            // the writer is to say goodbye after what is queued
+	broken  bool            // the writer has given up
+	closing bool            // this side has called Close
+
+	heardAt                      atomic.Int64 // Unix nanoseconds
+	payloadSent, payloadReceived atomic.Int64
+	wireSent, wireReceived       atomic.Int64
+}
+
+type outgoing struct {
+	key Key
+	message
+}
+
+// newSocketTransport takes over the connections (nil at rank).
+func newSocketTransport(rank int, conns []net.Conn, heartbeat time.Duration) *socketTransport {
+	t := &socketTransport{rank: rank, peers: make([]*peer, len(conns)), board: newBoard(), stop: make(chan struct{})}
+	for r, c := range conns {
+		if c == nil {
+			continue
+		}
+		p := &peer{t: t, rank: r, conn: c, wake: make(chan struct{}, 1), sends: map[Key]message{}, offers: map[Key]int{}, recvs: map[Key]message{}}
+		p.heard()
+		t.peers[r] = p
+		t.wg.Add(2)
+		go p.readLoop()
+		go p.writeLoop()
+	}
+	t.wg.Add(1)
+	go t.beat(heartbeat)
+	return t
+}
+
+// beat tells the peers that this process lives.
+func (t *socketTransport) beat(every time.Duration) {
+	defer t.wg.Done()
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for {
+		select {
+		case <-t.stop:
+			return
+		case <-tick.C:
+			for _, p := range t.peers {
+				if p != nil {
+					p.post(header{kind: framePing})
+				}
+			}
+		}
+	}
+}
+
+func (t *socketTransport) Rank() int  { return t.rank }
+func (t *socketTransport) World() int { return len(t.peers) }
+
+func (t *socketTransport) peer(rank int) *peer {
+	if rank < 0 || rank >= len(t.peers) {
+		return nil
+	}
+	return t.peers[rank]
+}
+
+func (t *socketTransport) Send(to int, key Key, payload []byte, done Completer, id uint64) {
+	m := message{payload, done, id}
+	p := t.peer(to)
+	if p == nil {
+		m.complete(addressError(t.rank, to, len(t.peers)))
+		return
+	}
+	p.mu.Lock()
+	err := p.lost
+	if err == nil {
+		if n, ok := p.offers[key]; ok {
+			delete(p.offers, key)
+			err = p.match(key, m, n)
+		} else {
+			p.sends[key] = m
+		}
+	}
+	p.mu.Unlock()
+	if err != nil {
+		m.complete(err)
+	}
+}
+
+// match queues a payload for memory of n bytes. The caller holds p.mu.
+func (p *peer) match(key Key, m message, n int) error {
+	if n != len(m.buf) {
+		return lengthError(p.t.rank, p.rank, len(m.buf), n)
+	}
+	p.ready = append(p.ready, outgoing{key, m})
+	p.poke()
+	return nil
+}
+
+func (t *socketTransport) Recv(from int, key Key, buf []byte, done Completer, id uint64) {
+	m := message{buf, done, id}
+	p := t.peer(from)
+	if p == nil {
+		m.complete(addressError(t.rank, from, len(t.peers)))
+		return
+	}
+	p.mu.Lock()
+	err := p.lost
+	if err == nil {
+		p.recvs[key] = m
+		p.control = appendHeader(p.control, header{frameOffer, key, len(buf)})
+		p.poke()
+	}
+	p.mu.Unlock()
+	if err != nil {
+		m.complete(err)
+	}
+}
+
+func (t *socketTransport) Enter(to int, e Entry) {
+	if p := t.peer(to); p != nil {
+		p.mu.Lock()
+		p.control = appendEnter(p.control, e)
+		p.poke()
+		p.mu.Unlock()
+	}
+}
+
+func (t *socketTransport) Abort(to int, group uint64, reason error) {
+	if p := t.peer(to); p != nil {
+		body := encodeReason(t.rank, reason)
+		p.mu.Lock()
+		p.control = appendHeader(p.control, header{frameAbort, Key{Group: group}, len(body)})
+		p.control = append(p.control, body...)
+		p.poke()
+		p.mu.Unlock()
+	}
+}
+
+func (t *socketTransport) Attach(group uint64, s Sink) error { return t.board.attach(group, s) }
+func (t *socketTransport) Detach(group uint64)               { t.board.detach(group) }
+
+func (t *socketTransport) Counters(rank int) Counters {
+	p := t.peer(rank)
+	if p == nil {
+		return Counters{}
+	}
+	return Counters{
+		PayloadSent: p.payloadSent.Load(), PayloadReceived: p.payloadReceived.Load(),
+		WireSent: p.wireSent.Load(), WireReceived: p.wireReceived.Load(),
+	}
+}
+
+func (t *socketTransport) LastHeard(rank int) time.Time {
+	if p := t.peer(rank); p != nil {
+		return time.Unix(0, p.heardAt.Load())
+	}
+	return time.Now()
+}
+
+func (t *socketTransport) Fail(reason error) {
+	for r := range t.peers {
+		t.Abort(r, 0, reason)
+	}
+	_ = t.board.aborted(t.rank, 0, reason)
+}
+
+func (t *socketTransport) Close() error {
+	t.once.Do(func() {
+		close(t.stop)
+		for _, p := range t.peers {
+			if p == nil {
+				continue
+			}
+			p.mu.Lock()
+			p.closing, p.bye = true, true
+			p.poke()
+			p.mu.Unlock()
+			_ = p.conn.SetDeadline(time.Now().Add(linger))
+		}
+		t.wg.Wait()
+		for _, p := range t.peers {
+			if p != nil {
+				_ = p.conn.Close()
+			}
+		}
+	})
+	return nil
+}
+
+func (p *peer) poke() {
+	select {
+	case p.wake <- struct{}{}:
+	default:
+	}
+}
+
+// post queues a frame without body.
+func (p *peer) post(h header) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.lost == nil && len(p.control) == 0 {
+		p.control = appendHeader(p.control, h)
+		p.poke()
+	}
+}
+
+// writeLoop writes what is queued: all control frames, then one payload, in one system call.
+func (p *peer) writeLoop() {
+	defer p.t.wg.Done()
+	var control []byte // the half of a double buffer that is being written
+	var head []byte
+	var parts [3][]byte
+	for {
+		p.mu.Lock()
+		control, p.control = p.control, control[:0]
+		var out outgoing
+		if len(p.ready) > 0 {
+			out = p.ready[0]
+			p.ready[0] = outgoing{}
+			p.ready = p.ready[1:]
+		}
+		last := out.done == nil && (p.bye || p.lost != nil)
+		p.mu.Unlock()
+		if last {
+			control = appendHeader(control, header{kind: frameBye})
+		}
+		bufs := net.Buffers(append(parts[:0], control))
+		if out.done != nil {
+			head = appendHeader(head[:0], header{frameData, out.key, len(out.buf)})
+			bufs = append(bufs, head, out.buf)
+		}
+		if len(control) == 0 && out.done == nil {
+			<-p.wake
+			continue
+		}
+		n, err := bufs.WriteTo(p.conn)
+		p.wireSent.Add(n)
+		if err != nil {
+			p.writeFailed(out)
+			return
+		}
+		if out.done != nil {
+			p.payloadSent.Add(int64(len(out.buf)))
+			out.complete(nil)
+		}
+		if last {
+			if c, ok := p.conn.(interface{ CloseWrite() error }); ok {
+				_ = c.CloseWrite()
+			}
+			return
+		}
+	}
+}
+
+// writeFailed ends the writer. What the peer said before it went may still be unread, and names the cause better than a
+// broken pipe: the reader finishes first, and its error completes what is queued.
+func (p *peer) writeFailed(out outgoing) {
+	_ = p.conn.SetReadDeadline(time.Now().Add(linger / 2))
+	p.mu.Lock()
+	if out.done != nil {
+		p.ready = append(p.ready, out)
+	}
+	p.broken = true
+	var open []outgoing
+	if p.lost != nil {
+		open, p.ready = p.ready, nil
+	}
+	p.mu.Unlock()
+	for _, m := range open {
+		m.complete(p.lost)
+	}
+}
+
+// readLoop reads frames until the connection ends, then fails whatever was left.
+func (p *peer) readLoop() {
+	defer p.t.wg.Done()
+	err := readFrames(bufio.NewReaderSize(countingReader{p.conn, &p.wireReceived}, 64<<10), p)
+	p.mu.Lock()
+	closing := p.closing
+	switch {
+	case closing:
+		err = ErrClosed
+	case err == nil:
+		err = &PeerError{Rank: p.rank, Cause: ErrLeft}
+	case errors.Is(err, io.EOF):
+		err = &PeerError{Rank: p.rank, Cause: errors.New("it closed without a word; its process has ended")}
+	default:
+		err = &PeerError{Rank: p.rank, Cause: err}
+	}
+	left := errors.Is(err, ErrLeft)
+	p.lost = err
+	var open []message
+	for _, m := range p.recvs {
+		open = append(open, m)
+	}
+	for _, m := range p.sends {
+		open = append(open, m)
+	}
+	if p.broken || !closing && !left {
+		for _, m := range p.ready {
+			open = append(open, m.message)
+		}
+		p.ready = nil
+	}
+	p.recvs, p.sends = nil, nil
+	p.bye = true
+	p.poke()
+	p.mu.Unlock()
+	if !closing && !left {
+		_ = p.conn.Close() // ends the writer
+	}
+	for _, m := range open {
+		m.complete(err)
+	}
+	if !closing {
+		p.t.board.peerLost(p.rank, err)
+	}
+}
+
+func (p *peer) heard() { p.heardAt.Store(time.Now().UnixNano()) }
+
+func (p *peer) entered(e Entry) error { return p.t.board.entered(p.rank, e) }
+
+func (p *peer) aborted(group uint64, reason []byte) {
+	_ = p.t.board.aborted(p.rank, group, decodeReason(p.rank, reason))
+}
+
+func (p *peer) offered(key Key, length int) error {
+	p.mu.Lock()
+	m, ok := p.sends[key]
+	var err error
+	switch {
+	case ok:
+		delete(p.sends, key)
+		err = p.match(key, m, length)
+	case len(p.offers) == maxOffers:
+		p.mu.Unlock()
+		return fmt.Errorf("more than %d offers for messages that were never sent", maxOffers)
+	default:
+		p.offers[key] = length
+	}
+	p.mu.Unlock()
+	if err != nil {
+		m.complete(err)
+	}
+	return nil
+}
+
+func (p *peer) memory(key Key, length int) ([]byte, func(error), error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	m, ok := p.recvs[key]
+	switch {
+	case !ok:
+		return nil, nil, errors.New("bad frame: payload that was not asked for")
+	case length != len(m.buf):
+		return nil, nil, lengthError(p.rank, p.t.rank, length, len(m.buf))
+	}
+	delete(p.recvs, key)
+	return m.buf, func(err error) {
+		if err != nil {
+			err = &PeerError{Rank: p.rank, Cause: err}
+		} else {
+			p.payloadReceived.Add(int64(length))
+		}
+		m.complete(err)
+	}, nil
+}
+
+type countingReader struct {
+	r io.Reader
+	n *atomic.Int64
+}
+
+func (c countingReader) Read(b []byte) (int, error) {
+	n, err := c.r.Read(b)
+	c.n.Add(int64(n))
+	return n, err
+}

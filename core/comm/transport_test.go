@@ -1,0 +1,94 @@
+package comm_test
+
+import (
+	"context"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"starling/core/comm"
+	"starling/core/comm/commtest"
+)
+
+func TestInProcess(t *testing.T) {
+	commtest.Run(t, func(_ *testing.T, world int) []comm.Transport { return comm.NewInProcess(world) }, false)
+}
+
+func TestUnixSockets(t *testing.T) {
+	commtest.Run(t, func(t *testing.T, world int) []comm.Transport { return mesh(t, world, unixAddrs(t, world)) }, true)
+}
+
+func TestTCP(t *testing.T) {
+	commtest.Run(t, func(t *testing.T, world int) []comm.Transport { return mesh(t, world, tcpAddrs(world)) }, true)
+}
+
+func tcpAddrs(world int) []string {
+	addrs := make([]string, world)
+	for r := range addrs {
+		addrs[r] = "tcp:127.0.0.1:0"
+	}
+	return addrs
+}
+
+func unixAddrs(t testing.TB, world int) []string {
+	dir, err := os.MkdirTemp("", "comm")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	addrs := make([]string, world)
+	for r := range addrs {
+		addrs[r] = "unix:" + filepath.Join(dir, strconv.Itoa(r))
+	}
+	return addrs
+}
+
+var testSecret = []byte("a secret of more than sixteen bytes")
+
+// mesh connects a world over sockets.
+func mesh(t testing.TB, world int, addrs []string) []comm.Transport {
+	t.Helper()
+	ts, errs := connect(t, addrs, func(int, *comm.MeshConfig) {})
+	for r := range world {
+		if errs[r] != nil {
+			t.Fatalf("rank %d: %v", r, errs[r])
+		}
+	}
+	return ts
+}
+
+// connect lets every rank call Connect, with what change makes of its configuration.
+func connect(t testing.TB, addrs []string, change func(rank int, cfg *comm.MeshConfig)) ([]comm.Transport, []error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	listeners := make([]net.Listener, len(addrs))
+	for r, a := range addrs {
+		l, err := comm.Listen(ctx, a)
+		if err != nil {
+			t.Fatal(err)
+		}
+		listeners[r], addrs[r] = l, comm.Address(l)
+	}
+	ts, errs := make([]comm.Transport, len(addrs)), make([]error, len(addrs))
+	var wg sync.WaitGroup
+	for r := range addrs {
+		cfg := comm.MeshConfig{
+			Identity: comm.Identity{Rank: r, World: len(addrs), Digest: "d1", Class: "fp32"},
+			Addrs:    addrs, Listener: listeners[r], Secret: testSecret,
+		}
+		change(r, &cfg)
+		wg.Go(func() {
+			ts[r], errs[r] = comm.Connect(ctx, cfg)
+			if errs[r] != nil {
+				cancel() // as a launcher does when a rank fails
+			}
+		})
+	}
+	wg.Wait()
+	return ts, errs
+}
