@@ -37,4 +37,6 @@
 // give undefined values.
 package vec
 
-//go:generate go run -C gen . -out ..
+//go:generate go run -C gen . -part dispatch -dir ..
+//go:generate go run -C gen . -part cpu -out ../asm_cpu_amd64.s -stubs ../asm_cpu_amd64.go -pkg vec
+//go:generate go run -C gen . -part gemm -out ../asm_gemm_amd64.s -stubs ../asm_gemm_amd64.go -pkg vec

@@ -81,11 +81,11 @@ const (
 func GemmScratch(g *GemmArgs) int {
 	kc := min(g.K, gemmKC)
 	nc := (min(g.N, gemmNC) + gemmNR - 1) / gemmNR * gemmNR
-	return kc*nc + gemmMR*(kc+gemmPadK) + gemmNR
+	return kc*nc + gemmSlack + gemmNR*kc
 }
 
-// gemmPadK keeps rows of a copied panel of A from falling into one cache set.
-const gemmPadK = 16
+// gemmSlack is how far packing by whole squares may write past the packed block.
+const gemmSlack = 16 * gemmNR
 
 // GemmTasks suggests rows and columns per block for a product of this shape: big
 // enough to hide packing, small enough to spread over threads. It depends on

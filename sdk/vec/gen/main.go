@@ -1,17 +1,44 @@
 // Command gen writes package vec's generated files: the assembly of the AVX2 and
 // AVX-512 kernels, their Go declarations, and the functions that choose between
-// kernel sets.
+// kernel sets. Each run writes one part; the go:generate lines of package vec
+// list them.
 package main
 
 import (
 	"flag"
 	"log"
+
+	"github.com/mmcloughlin/avo/build"
 )
 
+// parts are the assembly files, by name; avo holds one file at a time.
+var parts = map[string]func(){
+	"cpu": func() {
+		cpuid()
+		avx512.peak()
+		avx2.peak()
+	},
+	"gemm": func() {
+		avx512.gemm()
+		avx2.gemm()
+	},
+}
+
 func main() {
-	out := flag.String("out", "..", "folder of package vec")
+	log.SetFlags(0)
+	part := flag.String("part", "", "what to write: dispatch, or an assembly part to the files that avo's flags -out and -stubs name")
+	dir := flag.String("dir", "..", "folder of package vec, for the dispatch files")
 	flag.Parse()
-	if err := writeDispatch(*out); err != nil {
-		log.Fatal(err)
+	if *part == "dispatch" {
+		if err := writeDispatch(*dir); err != nil {
+			log.Fatalf("gen: %v", err)
+		}
+		return
 	}
+	emit, ok := parts[*part]
+	if !ok {
+		log.Fatalf("gen: no part %q", *part)
+	}
+	emit()
+	build.Generate()
 }

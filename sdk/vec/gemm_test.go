@@ -1,0 +1,123 @@
+package vec
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+)
+
+// eachSet runs f once under every kernel set of this machine.
+func eachSet(t *testing.T, f func(t *testing.T)) {
+	for _, name := range Sets() {
+		t.Run(name, func(t *testing.T) {
+			restore, err := Use(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer restore()
+			f(t)
+		})
+	}
+}
+
+// sameBits reports whether a and b are equal to the bit, any two NaN being equal.
+func sameBits(a, b float32) bool {
+	return math.Float32bits(a) == math.Float32bits(b) || a != a && b != b
+}
+
+func normals(r *rand.Rand, n int) []float32 {
+	x := make([]float32, n)
+	for i := range x {
+		x[i] = float32(r.NormFloat64())
+	}
+	return x
+}
+
+// product is a product of random operands, with its result by the definition.
+type product struct {
+	GemmArgs
+	want []float32
+}
+
+func newProduct(r *rand.Rand, m, n, k int, transA, transB, accumulate bool) *product {
+	rows := func(r, c int, trans bool) (int, int) {
+		if trans {
+			return c, r
+		}
+		return r, c
+	}
+	ar, ac := rows(m, k, transA)
+	br, bc := rows(k, n, transB)
+	p := &product{GemmArgs: GemmArgs{
+		M: m, N: n, K: k, TransA: transA, TransB: transB, Accumulate: accumulate,
+		LDA: ac + r.IntN(4), LDB: bc + r.IntN(4), LDC: n + r.IntN(4),
+	}}
+	p.A, p.B, p.C = normals(r, ar*p.LDA), normals(r, br*p.LDB), normals(r, m*p.LDC)
+	p.want = append([]float32(nil), p.C...)
+	for i := range m {
+		for j := range n {
+			s := float32(0)
+			if accumulate {
+				s = p.C[i*p.LDC+j]
+			}
+			for l := range k {
+				b := p.B[min(len(p.B)-1, l*p.LDB+j)]
+				if transB {
+					b = p.B[j*p.LDB+l]
+				}
+				s = fma32(p.a(i, l), b, s)
+			}
+			p.want[i*p.LDC+j] = s
+		}
+	}
+	return p
+}
+
+// check compares C, including what lies between its rows, with want.
+func (p *product) check(t *testing.T, c []float32) {
+	t.Helper()
+	for i := range c {
+		if !sameBits(c[i], p.want[i]) {
+			t.Fatalf("C[%d, %d] = %x, want %x", i/p.LDC, i%p.LDC, c[i], p.want[i])
+		}
+	}
+}
+
+func TestGemmIsOneChainPerElement(t *testing.T) {
+	r := rand.New(rand.NewPCG(5, 6))
+	var products []*product
+	sizes := []int{1, 2, 3, 5, 6, 7, 8, 13, 14, 15, 16, 17, 29, 31, 32, 33, 47, 64, 65}
+	pick := func() int { return sizes[r.IntN(len(sizes))] }
+	for i := range 240 {
+		products = append(products, newProduct(r, pick(), pick(), pick(), i&1 != 0, i&2 != 0, i&4 != 0))
+	}
+	for i := range 8 { // several blocks of k and strips of columns
+		products = append(products, newProduct(r, 3+i, 5+i, gemmKC+1, i&1 != 0, i&2 != 0, i&4 != 0))
+		products = append(products, newProduct(r, 2, gemmNC+1+16*i, 3, i&1 != 0, i&2 != 0, i&4 != 0))
+	}
+	products = append(products, newProduct(r, 3, 4, 0, false, true, false), newProduct(r, 3, 4, 0, false, true, true),
+		newProduct(r, 31, 33, 2*gemmKC+5, false, true, false))
+	eachSet(t, func(t *testing.T) {
+		for _, p := range products {
+			t.Run(fmt.Sprintf("%dx%dx%d", p.M, p.N, p.K), func(t *testing.T) {
+				g := p.GemmArgs
+				g.C = append([]float32(nil), p.C...)
+				scratch := make([]float32, GemmScratch(&g))
+				Fill(scratch, float32(math.NaN()))
+				Gemm(&g, 0, g.M, 0, g.N, scratch)
+				p.check(t, g.C)
+
+				// Blocks of any shape in any order.
+				g.C = append(g.C[:0], p.C...)
+				mb, nb := 1+r.IntN(g.M), 1+r.IntN(g.N)
+				for i := (g.M - 1) / mb * mb; i >= 0; i -= mb {
+					for j := 0; j < g.N; j += nb {
+						Gemm(&g, i, min(i+mb, g.M), j, min(j+nb, g.N), scratch)
+					}
+				}
+				p.check(t, g.C)
+			})
+		}
+	})
+}

@@ -1,0 +1,415 @@
+package main
+
+import (
+	"fmt"
+
+	. "github.com/mmcloughlin/avo/build"
+	. "github.com/mmcloughlin/avo/operand"
+	. "github.com/mmcloughlin/avo/reg"
+)
+
+// tileRows is the height of the largest tile: with two vectors of columns its
+// accumulators leave registers for two vectors of B and two broadcasts of A.
+func (s *isa) tileRows() int {
+	if s.wide {
+		return 14
+	}
+	return 6
+}
+
+const unroll = 4
+
+// gemmTile writes a function that multiplies mr rows of A by n columns of B,
+// two vectors of columns at a time: the innermost two loops of a product.
+//
+// A is read by broadcasts, at a + row·lda + step·4 bytes, or with byK at
+// a + step·lda + row·4 (A stored transposed, or packed so). Panel p of B is at
+// b + p·bpanel, its step k at k·ldb. C is loaded first if load is not 0, so that
+// chains continue over blocks of k.
+//
+// AVX-512 masks the columns past n; AVX2 reads whole panels of B, which must be
+// there, and masks C only.
+func (s *isa) gemmTile(mr int, byK bool) {
+	form := "Rows"
+	if byK {
+		form = "Steps"
+	}
+	TEXT(fmt.Sprintf("gemmTile%s%d%s", form, mr, s.suffix), NOSPLIT,
+		"func(k int, a *float32, lda int, b *float32, ldb, bpanel int, c *float32, ldc, n, load int)")
+	Pragma("noescape")
+	lda := Load(Param("lda"), GP64())
+	b := Load(Param("b"), GP64())
+	ldb := Load(Param("ldb"), GP64())
+	c := Load(Param("c"), GP64())
+	n := Load(Param("n"), GP64())
+	acc := s.vecs(2 * mr)
+	b0, b1 := s.vec(), s.vec()
+	av := s.vecs(2)
+	w := s.bytes()
+	var k1, k2 Register
+	if s.wide {
+		k1, k2 = K(), K()
+	}
+
+	Label("panel")
+	if s.wide {
+		m := GP64()
+		MOVQ(I32(-1), m)
+		CMPQ(n, imm(2*s.width))
+		JGE(LabelRef("whole"))
+		BZHIQ(n, m, m)
+		Label("whole")
+		KMOVW(m.As32(), k1)
+		SHRQ(Imm(uint64(s.width)), m)
+		KMOVW(m.As32(), k2)
+	}
+	s.loadC(mr, acc, b0, b1, c, n, k1, k2)
+
+	k := Load(Param("k"), GP64())
+	pb := GP64()
+	MOVQ(b, pb)
+	// A pointer for every third row: an address has a base and a scaled index.
+	base := []Register{Load(Param("a"), GP64())}
+	if !byK {
+		for r := 3; r < mr; r += 3 {
+			p := GP64()
+			LEAQ(Mem{Base: base[len(base)-1], Index: lda, Scale: 2}, p)
+			ADDQ(lda, p)
+			base = append(base, p)
+		}
+	}
+	step := func(u int) {
+		for i, v := range []VecVirtual{b0, b1} {
+			m := Mem{Base: pb, Disp: w * i}
+			if s.wide {
+				VMOVUPS_Z(m, []Register{k1, k2}[i], v)
+			} else {
+				VMOVUPS(m, v)
+			}
+		}
+		for r := range mr {
+			m := Mem{Base: base[0], Disp: 4 * r}
+			if !byK {
+				m = Mem{Base: base[r/3], Disp: 4 * u}
+				if r%3 != 0 {
+					m.Index, m.Scale = lda, uint8(r%3)
+				}
+			}
+			x := av[r%2]
+			VBROADCASTSS(m, x)
+			VFMADD231PS(b0, x, acc[2*r])
+			VFMADD231PS(b1, x, acc[2*r+1])
+		}
+		ADDQ(ldb, pb)
+		if byK {
+			ADDQ(lda, base[0])
+		}
+	}
+	advance := func(n int) {
+		if byK {
+			return
+		}
+		for _, p := range base {
+			ADDQ(imm(4*n), p)
+		}
+	}
+	SUBQ(imm(unroll), k)
+	JL(LabelRef("rest"))
+	Label("steps")
+	for u := range unroll {
+		step(u)
+	}
+	advance(unroll)
+	SUBQ(imm(unroll), k)
+	JGE(LabelRef("steps"))
+	Label("rest")
+	ADDQ(imm(unroll), k)
+	JZ(LabelRef("done"))
+	Label("single")
+	step(0)
+	advance(1)
+	DECQ(k)
+	JNZ(LabelRef("single"))
+	Label("done")
+
+	s.storeC(mr, acc, b0, b1, c, n, k1, k2)
+	next := Load(Param("bpanel"), GP64())
+	ADDQ(next, b)
+	ADDQ(imm(2*w), c)
+	SUBQ(imm(2*s.width), n)
+	JG(LabelRef("panel"))
+	VZEROUPPER()
+	RET()
+}
+
+// loadC begins the chains, at zero or at C.
+func (s *isa) loadC(mr int, acc []VecVirtual, m0, m1 VecVirtual, c, n, k1, k2 Register) {
+	p := GP64()
+	MOVQ(c, p)
+	ld := Load(Param("ldc"), GP64())
+	load := Load(Param("load"), GP64())
+	TESTQ(load, load)
+	JNZ(LabelRef("load"))
+	for r := range mr {
+		s.zero(acc[2*r])
+		s.zero(acc[2*r+1])
+		PREFETCHT0(Mem{Base: p})
+		if r < mr-1 {
+			ADDQ(ld, p)
+		}
+	}
+	JMP(LabelRef("loaded"))
+	Label("load")
+	s.eachC(mr, p, ld, "load", m0, m1, n, func(r, i int, m Mem, mask VecVirtual) {
+		switch v := acc[2*r+i]; {
+		case s.wide:
+			VMOVUPS_Z(m, []Register{k1, k2}[i], v)
+		case mask != nil:
+			VMASKMOVPS(m, mask, v)
+		default:
+			VMOVUPS(m, v)
+		}
+	})
+	Label("loaded")
+}
+
+// storeC writes the tile.
+func (s *isa) storeC(mr int, acc []VecVirtual, m0, m1 VecVirtual, c, n, k1, k2 Register) {
+	p := GP64()
+	MOVQ(c, p)
+	ld := Load(Param("ldc"), GP64())
+	s.eachC(mr, p, ld, "store", m0, m1, n, func(r, i int, m Mem, mask VecVirtual) {
+		switch v := acc[2*r+i]; {
+		case s.wide:
+			VMOVUPS(v, []Register{k1, k2}[i], m)
+		case mask != nil:
+			VMASKMOVPS(v, mask, m)
+		default:
+			VMOVUPS(v, m)
+		}
+	})
+}
+
+// eachC calls f for the two vectors of every row of C, on AVX2 once for whole
+// panels and once, with masks, for the last.
+func (s *isa) eachC(mr int, p, ld Register, label string, m0, m1 VecVirtual, n Register, f func(r, i int, m Mem, mask VecVirtual)) {
+	rows := func(masks [2]VecVirtual) {
+		for r := range mr {
+			for i := range 2 {
+				f(r, i, Mem{Base: p, Disp: s.bytes() * i}, masks[i])
+			}
+			if r < mr-1 {
+				ADDQ(ld, p)
+			}
+		}
+	}
+	if s.wide {
+		rows([2]VecVirtual{})
+		return
+	}
+	CMPQ(n, imm(2*s.width))
+	JL(LabelRef(label + "part"))
+	rows([2]VecVirtual{})
+	JMP(LabelRef(label + "end"))
+	Label(label + "part")
+	t, q := GP64(), GP64()
+	LEAQ(tailMasks(), t)
+	MOVQ(n, q)
+	NEGQ(q)
+	VMOVUPS(Mem{Base: t, Index: q, Scale: 4, Disp: 64}, m0)
+	VMOVUPS(Mem{Base: t, Index: q, Scale: 4, Disp: 96}, m1)
+	rows([2]VecVirtual{m0, m1})
+	Label(label + "end")
+}
+
+// packColumns writes a function that copies n ≤ two vectors of columns of k
+// rows, ld bytes apart, to rows of exactly two vectors, the rest zero.
+func (s *isa) packColumns() {
+	TEXT("packColumns"+s.suffix, NOSPLIT, "func(k int, src *float32, ld int, dst *float32, n int)")
+	Pragma("noescape")
+	k := Load(Param("k"), GP64())
+	src := Load(Param("src"), GP64())
+	ld := Load(Param("ld"), GP64())
+	dst := Load(Param("dst"), GP64())
+	n := Load(Param("n"), GP64())
+	v := s.vecs(2)
+	w := s.bytes()
+	ahead := GP64()
+	LEAQ(Mem{Base: src, Index: ld, Scale: 8}, ahead)
+	loop := func(label string, load func(i int)) {
+		Label(label)
+		for i := range v {
+			load(i)
+		}
+		PREFETCHT0(Mem{Base: ahead})
+		if s.wide {
+			PREFETCHT0(Mem{Base: ahead, Disp: 64})
+		}
+		for i := range v {
+			VMOVUPS(v[i], Mem{Base: dst, Disp: w * i})
+		}
+		ADDQ(ld, src)
+		ADDQ(ld, ahead)
+		ADDQ(imm(2*w), dst)
+		DECQ(k)
+		JNZ(LabelRef(label))
+		VZEROUPPER()
+		RET()
+	}
+	if s.wide {
+		m := GP64()
+		MOVQ(I32(-1), m)
+		BZHIQ(n, m, m)
+		ks := []Register{K(), K()}
+		KMOVW(m.As32(), ks[0])
+		SHRQ(Imm(uint64(s.width)), m)
+		KMOVW(m.As32(), ks[1])
+		loop("rows", func(i int) { VMOVUPS_Z(Mem{Base: src, Disp: w * i}, ks[i], v[i]) })
+		return
+	}
+	CMPQ(n, imm(2*s.width))
+	JL(LabelRef("part"))
+	loop("rows", func(i int) { VMOVUPS(Mem{Base: src, Disp: w * i}, v[i]) })
+	Label("part")
+	t := GP64()
+	masks := s.vecs(2)
+	LEAQ(tailMasks(), t)
+	NEGQ(n)
+	VMOVUPS(Mem{Base: t, Index: n, Scale: 4, Disp: 64}, masks[0])
+	VMOVUPS(Mem{Base: t, Index: n, Scale: 4, Disp: 96}, masks[1])
+	loop("partrows", func(i int) { VMASKMOVPS(Mem{Base: src, Disp: w * i}, masks[i], v[i]) })
+}
+
+// packTransposed writes a function that transposes one vector's worth of rows, ld bytes
+// apart and k elements long, into k rows of a panel two vectors wide. It
+// writes whole squares: up to width-1 rows past the k-th are overwritten.
+func (s *isa) packTransposed() {
+	TEXT("packTransposed"+s.suffix, NOSPLIT, "func(k int, src *float32, ld int, dst *float32)")
+	Pragma("noescape")
+	k := Load(Param("k"), GP64())
+	src := Load(Param("src"), GP64())
+	ld := Load(Param("ld"), GP64())
+	dst := Load(Param("dst"), GP64())
+	ld3 := GP64()
+	LEAQ(Mem{Base: ld, Index: ld, Scale: 2}, ld3)
+	base := []Register{src}
+	for r := 4; r < s.width; r += 4 {
+		p := GP64()
+		LEAQ(Mem{Base: base[len(base)-1], Index: ld, Scale: 4}, p)
+		base = append(base, p)
+	}
+	row := func(r int) Mem {
+		m := Mem{Base: base[r/4]}
+		switch r % 4 {
+		case 1, 2:
+			m.Index, m.Scale = ld, uint8(r%4)
+		case 3:
+			m.Index, m.Scale = ld3, 1
+		}
+		return m
+	}
+	square := func(load func(r int, v VecVirtual)) {
+		v := s.vecs(s.width)
+		for r := range v {
+			load(r, v[r])
+		}
+		v = s.transpose(v)
+		for r := range v {
+			VMOVUPS(v[r], Mem{Base: dst, Disp: 2 * s.bytes() * r})
+		}
+	}
+	SUBQ(imm(s.width), k)
+	JL(LabelRef("rest"))
+	Label("squares")
+	square(func(r int, v VecVirtual) { VMOVUPS(row(r), v) })
+	for _, p := range base {
+		ADDQ(imm(s.bytes()), p)
+	}
+	ADDQ(imm(2*s.bytes()*s.width), dst)
+	SUBQ(imm(s.width), k)
+	JGE(LabelRef("squares"))
+	Label("rest")
+	ADDQ(imm(s.width), k)
+	JZ(LabelRef("done"))
+	if s.wide {
+		m := GP64()
+		k1 := K()
+		MOVQ(I32(-1), m)
+		BZHIQ(k, m, m)
+		KMOVW(m.As32(), k1)
+		square(func(r int, v VecVirtual) { VMOVUPS_Z(row(r), k1, v) })
+	} else {
+		// The eight rows fill half the registers; the mask takes one more.
+		t, mask := GP64(), s.vec()
+		LEAQ(tailMasks(), t)
+		NEGQ(k)
+		VMOVUPS(Mem{Base: t, Index: k, Scale: 4, Disp: 64}, mask)
+		square(func(r int, v VecVirtual) { VMASKMOVPS(row(r), mask, v) })
+	}
+	Label("done")
+	VZEROUPPER()
+	RET()
+}
+
+// transpose returns registers holding the transpose of a square.
+func (s *isa) transpose(v []VecVirtual) []VecVirtual {
+	n := len(v)
+	next := func(f func(t []VecVirtual)) {
+		t := s.vecs(n)
+		f(t)
+		v = t
+	}
+	// Pairs, then fours, within each 128-bit quarter (half).
+	next(func(t []VecVirtual) {
+		for i := 0; i < n; i += 2 {
+			VUNPCKLPS(v[i+1], v[i], t[i])
+			VUNPCKHPS(v[i+1], v[i], t[i+1])
+		}
+	})
+	next(func(t []VecVirtual) {
+		for i := 0; i < n; i += 4 {
+			VUNPCKLPD(v[i+2], v[i], t[i])
+			VUNPCKHPD(v[i+2], v[i], t[i+1])
+			VUNPCKLPD(v[i+3], v[i+1], t[i+2])
+			VUNPCKHPD(v[i+3], v[i+1], t[i+3])
+		}
+	})
+	// v[4q+c] now holds columns c, 4+c, … of rows 4q…4q+3, one per quarter.
+	if !s.wide {
+		next(func(t []VecVirtual) {
+			for c := range 4 {
+				VPERM2F128(Imm(0x20), v[4+c], v[c], t[c])
+				VPERM2F128(Imm(0x31), v[4+c], v[c], t[4+c])
+			}
+		})
+		return v
+	}
+	next(func(t []VecVirtual) {
+		for c := range 4 {
+			VSHUFF32X4(Imm(0x88), v[4+c], v[c], t[c])      // quarters 0, 2 of rows 0-3, 4-7
+			VSHUFF32X4(Imm(0xdd), v[4+c], v[c], t[4+c])    // quarters 1, 3
+			VSHUFF32X4(Imm(0x88), v[12+c], v[8+c], t[8+c]) // the same of rows 8-11, 12-15
+			VSHUFF32X4(Imm(0xdd), v[12+c], v[8+c], t[12+c])
+		}
+	})
+	next(func(t []VecVirtual) {
+		for c := range 4 {
+			VSHUFF32X4(Imm(0x88), v[8+c], v[c], t[c])
+			VSHUFF32X4(Imm(0x88), v[12+c], v[4+c], t[4+c])
+			VSHUFF32X4(Imm(0xdd), v[8+c], v[c], t[8+c])
+			VSHUFF32X4(Imm(0xdd), v[12+c], v[4+c], t[12+c])
+		}
+	})
+	return v
+}
+
+func (s *isa) gemm() {
+	for mr := 1; mr <= s.tileRows(); mr++ {
+		s.gemmTile(mr, false)
+	}
+	for mr := 1; mr <= s.tileRows(); mr++ {
+		s.gemmTile(mr, true)
+	}
+	s.packColumns()
+	s.packTransposed()
+}

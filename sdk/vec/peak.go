@@ -1,0 +1,30 @@
+package vec
+
+import "time"
+
+// Peak measures the most multiply-adds one thread can make with the active
+// kernel set, in GFLOP/s (two operations each): the bound that products are
+// compared with. It takes a few milliseconds.
+func Peak() float64 {
+	var best float64
+	for range 10 {
+		start := time.Now()
+		n := fmaRound()
+		best = max(best, 2*float64(n)/float64(time.Since(start).Nanoseconds()))
+	}
+	return best
+}
+
+func fmaRoundGeneric() int {
+	const n = 20000
+	var acc [4]float32
+	for i := range n {
+		for j := range acc {
+			acc[j] = fma32(float32(i), 0.5, acc[j])
+		}
+	}
+	if acc[0] < 0 {
+		panic("vec: a sum of positive terms is negative")
+	}
+	return n * len(acc)
+}

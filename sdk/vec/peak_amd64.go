@@ -1,0 +1,16 @@
+package vec
+
+// fmaRound runs a round of multiply-adds out of registers and returns how many
+// it made.
+func fmaRound() int {
+	const n = 20000
+	switch active {
+	case setAVX512:
+		fmaLoopAVX512(n)
+		return n * 12 * 16
+	case setAVX2:
+		fmaLoopAVX2(n)
+		return n * 12 * 8
+	}
+	return fmaRoundGeneric()
+}
