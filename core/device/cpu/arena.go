@@ -1,0 +1,58 @@
+package cpu
+
+import (
+	"fmt"
+	"sync/atomic"
+
+	"starling/core/device"
+)
+
+// hugeFrom is the size from which an arena asks for huge pages: below it they would waste more memory
+// than they save time.
+const hugeFrom = 4 << 20
+
+// arena is anonymous memory, aligned to a page and hence to device.Align.
+type arena struct {
+	mem  []byte
+	high atomic.Int64 // end of the last byte that a kernel wrote, where the device tracks writes
+}
+
+// Bytes implements device.Arena.
+func (a *arena) Bytes() []byte { return a.mem }
+
+// Size implements device.Arena.
+func (a *arena) Size() int64 { return int64(len(a.mem)) }
+
+// Free implements device.Arena.
+func (a *arena) Free() {
+	unmap(a.mem)
+	a.mem = nil
+}
+
+// wrote notes that a kernel has written the bytes below end.
+func (a *arena) wrote(end int64) {
+	if end > a.high.Load() {
+		a.high.Store(end)
+	}
+}
+
+// HighWater is the end of the last byte of an arena that a kernel has written: what a plan's peak is compared
+// with in tests. It is zero unless the device was opened with Config.TrackWrites.
+func HighWater(a device.Arena) int64 {
+	if a, ok := a.(*arena); ok {
+		return a.high.Load()
+	}
+	return 0
+}
+
+// Alloc implements device.Device. Memory is zeroed and not resident until it is touched.
+func (d *Device) Alloc(name string, bytes int64) (device.Arena, error) {
+	if bytes < 0 {
+		return nil, fmt.Errorf("cpu: arena %s cannot have %d bytes", name, bytes)
+	}
+	mem, err := mmap(bytes)
+	if err != nil {
+		return nil, fmt.Errorf("cpu: cannot get %d bytes for arena %s: %w", bytes, name, err)
+	}
+	return &arena{mem: mem}, nil
+}

@@ -1,0 +1,306 @@
+package cpu
+
+import (
+	"math"
+
+	"starling/core/device"
+	"starling/core/graph"
+	"starling/sdk/vec"
+)
+
+// Attention by tiles of queries and keys (Dao et al., "FlashAttention", 2022): scores exist for one tile at a time, and the
+// softmax of a query is renormalised as further keys come.
+var attentionKernels = []kernel{
+	{"attention", "f32 f32 f32", attention},
+	{"attention", "f32 f32 f32 i32 i32", attention},
+	{"attention_grad", "f32 f32 f32 f32 f32 f32", attentionGrad},
+	{"attention_grad", "f32 f32 f32 f32 f32 f32 i32 i32", attentionGrad},
+}
+
+// The extent of a tile; constants of the arithmetic, since they set where sums are renormalised.
+const (
+	queryTile = 64
+	keyTile   = 128
+)
+
+var negInf = float32(math.Inf(-1))
+
+// attn is what both directions know: shapes, operands and who sees whom.
+type attn struct {
+	graph.AttentionAttrs
+	scale                  float32
+	batch, T, S, H, G, D   int
+	q, k, v                []float32
+	segQ, segK             []int32 // nil without segments
+	queryTiles             int
+	queryStride, keyStride int // elements from one row to the next
+}
+
+func newAttn(a graph.AttentionAttrs, q, k, v device.Tensor, segments []device.Tensor) *attn {
+	s := &attn{
+		AttentionAttrs: a, scale: float32(a.Scale),
+		batch: q.Shape[0], T: q.Shape[1], S: k.Shape[1], H: q.Shape[2], G: k.Shape[2], D: q.Shape[3],
+		q: f32(q), k: f32(k), v: f32(v),
+	}
+	s.queryTiles = blocks(s.T, queryTile)
+	s.queryStride, s.keyStride = s.H*s.D, s.G*s.D
+	if len(segments) == 2 {
+		s.segQ, s.segK = i32(segments[0]), i32(segments[1])
+	}
+	return s
+}
+
+// query and key return where the vector of a row and a head begins.
+func (s *attn) query(b, t, h int) int { return (b*s.T+t)*s.queryStride + h*s.D }
+func (s *attn) key(b, t, g int) int   { return (b*s.S+t)*s.keyStride + g*s.D }
+
+// limit is the number of keys, from the first, that query t may see.
+func (s *attn) limit(t int) int {
+	if !s.Causal {
+		return s.S
+	}
+	return min(max(t+1+s.S-s.T, 0), s.S)
+}
+
+// scratch is what Gemm needs for any product of a tile.
+func (s *attn) scratch() int {
+	qk := vec.GemmArgs{M: queryTile, N: keyTile, K: s.D}
+	pv := vec.GemmArgs{M: keyTile, N: s.D, K: keyTile}
+	return max(vec.GemmScratch(&qk), vec.GemmScratch(&pv))
+}
+
+// bound limits a tile of scores to what may be seen: row i, query t0+i, keeps its first count(i) scores
+// and loses those of other segments. Lost scores become with.
+func (s *attn) bound(tile []float32, width, b, t0, t1, s0 int, with float32) {
+	if s.segQ == nil && s.limit(t0)-s0 >= width {
+		return // all queries see all keys
+	}
+	for t := t0; t < t1; t++ {
+		row := tile[(t-t0)*width : (t-t0+1)*width]
+		if n := min(max(s.limit(t)-s0, 0), width); n < width {
+			vec.Fill(row[n:], with)
+			row = row[:n]
+		}
+		if s.segQ == nil {
+			continue
+		}
+		own, keys := s.segQ[b*s.T+t], s.segK[b*s.S+s0:]
+		for j := range row {
+			if keys[j] != own {
+				row[j] = with
+			}
+		}
+	}
+}
+
+// forward is one thread's place for the forward pass.
+type forward struct {
+	qk, pv vec.GemmArgs
+}
+
+func attention(d *Device, c device.Call) (func(), error) {
+	a, err := attrs[graph.AttentionAttrs](c)
+	if err != nil {
+		return nil, err
+	}
+	s := newAttn(a, c.In[0], c.In[1], c.In[2], c.In[3:])
+	o, lse := f32(c.Out[0]), f32(c.Out[1])
+	need := s.scratch()
+	if err := d.reserve(padded(4*need)+padded(4*queryTile*keyTile)+4*padded(4*queryTile), 0); err != nil {
+		return nil, err
+	}
+	threads := make([]forward, d.pool.threads)
+	for i := range threads {
+		f := &threads[i]
+		f.qk = vec.GemmArgs{K: s.D, LDA: s.queryStride, LDB: s.keyStride, TransB: true}
+		f.pv = vec.GemmArgs{N: s.D, LDB: s.keyStride, LDC: s.queryStride}
+	}
+	return d.parallel(s.batch*s.H*s.queryTiles, func(thread, task int) {
+		// Late tiles see most keys: they start first, so that threads end together.
+		tile := s.queryTiles - 1 - task%s.queryTiles
+		b, h := task/s.queryTiles/s.H, task/s.queryTiles%s.H
+		own := d.ownScratch(thread)
+		s.forwardTile(&threads[thread], &own, need, o, lse, b, h, tile)
+	}), nil
+}
+
+// forwardTile computes the results of one tile of queries of one head.
+func (s *attn) forwardTile(f *forward, own *carve, need int, o, lse []float32, b, h, tile int) {
+	scratch, scores := own.floats(need), own.floats(queryTile*keyTile)
+	t0, t1 := span(tile, queryTile, s.T)
+	n, g := t1-t0, h/(s.H/s.G)
+	top, total := own.floats(queryTile)[:n], own.floats(queryTile)[:n]
+	fresh, decay := own.floats(queryTile)[:n], own.floats(queryTile)[:n]
+	vec.Fill(top, negInf)
+	clear(total)
+	at := s.query(b, t0, h)
+	last := max(1, s.limit(t1-1)) // keys from here on are seen by none
+	for s0 := 0; s0 < last; s0 += keyTile {
+		width := min(keyTile, last-s0)
+		p := scores[:n*width]
+		key := s.key(b, s0, g)
+		f.qk.M, f.qk.N, f.qk.A, f.qk.B, f.qk.C, f.qk.LDC = n, width, s.q[at:], s.k[key:], p, width
+		vec.Gemm(&f.qk, 0, n, 0, width, scratch)
+		vec.Scale(p, p, s.scale)
+		s.bound(p, width, b, t0, t1, s0, negInf)
+		for i := range n {
+			row := p[i*width : (i+1)*width]
+			fresh[i] = max(top[i], vec.MaxOf(row))
+			if fresh[i] != negInf {
+				vec.AddScalar(row, row, -fresh[i])
+			}
+		}
+		vec.Exp(p, p)
+		if s0 == 0 {
+			for i := range n {
+				total[i] = vec.Sum(p[i*width : (i+1)*width])
+			}
+		} else {
+			for i := range n {
+				decay[i] = 0
+				if top[i] != fresh[i] {
+					decay[i] = top[i] - fresh[i]
+				}
+			}
+			vec.Exp(decay, decay)
+			for i := range n {
+				total[i] = float32(total[i]*decay[i]) + vec.Sum(p[i*width:(i+1)*width])
+				if row := o[at+i*s.queryStride:]; decay[i] != 1 {
+					vec.Scale(row[:s.D], row[:s.D], decay[i])
+				}
+			}
+		}
+		copy(top, fresh)
+		f.pv.M, f.pv.K, f.pv.A, f.pv.LDA, f.pv.B, f.pv.C, f.pv.Accumulate = n, width, p, width, s.v[key:], o[at:], s0 > 0
+		vec.Gemm(&f.pv, 0, n, 0, s.D, scratch)
+	}
+	out := lse[(b*s.H+h)*s.T+t0:][:n]
+	vec.Log(out, total)
+	vec.AddTo(out, top)
+	for i := range n {
+		row := o[at+i*s.queryStride:][:s.D]
+		if total[i] == 0 {
+			clear(row)
+			out[i] = negInf
+			continue
+		}
+		vec.Scale(row, row, 1/total[i])
+	}
+}
+
+// backward is one thread's place for the backward pass.
+type backward struct {
+	qk, dp, dv, dk, dq vec.GemmArgs
+}
+
+// attentionGrad gives a task one head of keys with the heads of queries that read it: keys' gradients are then summed in a
+// fixed order without partial results.
+func attentionGrad(d *Device, c device.Call) (func(), error) {
+	a, err := attrs[graph.AttentionAttrs](c)
+	if err != nil {
+		return nil, err
+	}
+	s := newAttn(a, c.In[1], c.In[2], c.In[3], c.In[6:])
+	gr := attnGrad{
+		attn: s, dy: f32(c.In[0]), o: f32(c.In[4]), lse: f32(c.In[5]),
+		dq: f32(c.Out[0]), dk: f32(c.Out[1]), dv: f32(c.Out[2]), need: s.scratch(),
+	}
+	if err := d.reserve(padded(4*gr.need)+2*padded(4*queryTile*keyTile)+padded(4*s.T), 0); err != nil {
+		return nil, err
+	}
+	threads := make([]backward, d.pool.threads)
+	for i := range threads {
+		w := &threads[i]
+		w.qk = vec.GemmArgs{K: s.D, LDA: s.queryStride, LDB: s.keyStride, TransB: true}
+		w.dp = w.qk
+		w.dv = vec.GemmArgs{N: s.D, TransA: true, LDB: s.queryStride, LDC: s.keyStride}
+		w.dk = w.dv
+		w.dq = vec.GemmArgs{N: s.D, LDB: s.keyStride, LDC: s.queryStride}
+	}
+	return d.parallel(s.batch*s.G, func(thread, task int) {
+		own := d.ownScratch(thread)
+		gr.head(&threads[thread], &own, task/s.G, task%s.G)
+	}), nil
+}
+
+// attnGrad adds to attn what the backward pass reads and writes.
+type attnGrad struct {
+	*attn
+	dy, o, lse, dq, dk, dv []float32
+	need                   int
+}
+
+// head computes the gradients of key head g of batch b and of the query heads that read it.
+func (s *attnGrad) head(w *backward, own *carve, b, g int) {
+	scratch := own.floats(s.need)
+	scores, grads := own.floats(queryTile*keyTile), own.floats(queryTile*keyTile)
+	delta := own.floats(s.T)
+	share := s.H / s.G
+	for h := g * share; h < (g+1)*share; h++ {
+		lse := s.lse[(b*s.H+h)*s.T:][:s.T]
+		for t := range s.T {
+			at := s.query(b, t, h)
+			delta[t] = vec.Dot(s.dy[at:at+s.D], s.o[at:at+s.D])
+		}
+		for s0 := 0; s0 < s.S; s0 += keyTile {
+			width := min(keyTile, s.S-s0)
+			key := s.key(b, s0, g)
+			begun := h > g*share // the keys' gradients hold the heads before this one
+			for tile := range s.queryTiles {
+				t0, t1 := span(tile, queryTile, s.T)
+				n, at := t1-t0, s.query(b, t0, h)
+				seen := min(width, s.limit(t1-1)-s0)
+				if seen <= 0 {
+					if s0 == 0 {
+						s.clearRows(s.dq, at, n, s.queryStride)
+					}
+					continue
+				}
+				if !begun && seen < width { // the rest of the keys gets nothing here
+					s.clearRows(s.dk, key+seen*s.keyStride, width-seen, s.keyStride)
+					s.clearRows(s.dv, key+seen*s.keyStride, width-seen, s.keyStride)
+				}
+				s.tile(w, scratch, scores[:n*seen], grads[:n*seen], delta, lse, b, t0, t1, s0, seen, at, key, begun)
+				begun = true
+			}
+			if !begun {
+				s.clearRows(s.dk, key, width, s.keyStride)
+				s.clearRows(s.dv, key, width, s.keyStride)
+			}
+		}
+	}
+}
+
+// tile adds what the queries t0 to t1 and the width keys from s0 on contribute.
+func (s *attnGrad) tile(w *backward, scratch, p, ds, delta, lse []float32, b, t0, t1, s0, width, at, key int, begun bool) {
+	n := t1 - t0
+	w.qk.M, w.qk.N, w.qk.A, w.qk.B, w.qk.C, w.qk.LDC = n, width, s.q[at:], s.k[key:], p, width
+	vec.Gemm(&w.qk, 0, n, 0, width, scratch)
+	w.dp.M, w.dp.N, w.dp.A, w.dp.B, w.dp.C, w.dp.LDC = n, width, s.dy[at:], s.v[key:], ds, width
+	vec.Gemm(&w.dp, 0, n, 0, width, scratch)
+	vec.Scale(p, p, s.scale)
+	for i := range n {
+		row, d := p[i*width:(i+1)*width], ds[i*width:(i+1)*width]
+		vec.AddScalar(row, row, -lse[t0+i])
+		vec.AddScalar(d, d, -delta[t0+i])
+	}
+	vec.Exp(p, p)
+	s.bound(p, width, b, t0, t1, s0, 0)
+	vec.Mul(ds, ds, p)
+	vec.Scale(ds, ds, s.scale)
+
+	w.dv.M, w.dv.K, w.dv.A, w.dv.LDA, w.dv.B, w.dv.C, w.dv.Accumulate = width, n, p, width, s.dy[at:], s.dv[key:], begun
+	vec.Gemm(&w.dv, 0, width, 0, s.D, scratch)
+	w.dk.M, w.dk.K, w.dk.A, w.dk.LDA, w.dk.B, w.dk.C, w.dk.Accumulate = width, n, ds, width, s.q[at:], s.dk[key:], begun
+	vec.Gemm(&w.dk, 0, width, 0, s.D, scratch)
+	w.dq.M, w.dq.K, w.dq.A, w.dq.LDA, w.dq.B, w.dq.C, w.dq.Accumulate = n, width, ds, width, s.k[key:], s.dq[at:], s0 > 0
+	vec.Gemm(&w.dq, 0, n, 0, s.D, scratch)
+}
+
+// clearRows zeroes one head's vectors in so many rows.
+func (s *attn) clearRows(x []float32, at, rows, stride int) {
+	for range rows {
+		clear(x[at : at+s.D])
+		at += stride
+	}
+}

@@ -1,0 +1,133 @@
+package cpu
+
+import (
+	"fmt"
+	"runtime"
+
+	"starling/core/device"
+	"starling/sdk/vec"
+)
+
+// Config says how a device uses the machine. The zero value uses all of it.
+type Config struct {
+	// Threads is the number of threads that compute, the caller's included. Zero means the cores that this process may use
+	// (its affinity and its CPU quota) divided by Ranks. It never changes a result.
+	Threads int
+	// Kernels names the set of vector kernels: "avx512", "avx2" or "generic"; "" leaves the one in use, by default the fastest
+	// that the processor has. All give the same bits. The choice holds for the whole process: devices that compute at the same
+	// time name the same set.
+	Kernels string
+	// Ranks is how many devices share this machine's cores, zero meaning one. Idle threads wait for work without giving up
+	// their core, for some tens of microseconds, only where every rank's threads have a core each.
+	Ranks int
+	// TrackWrites makes kernels note how far they write into each arena, for HighWater.
+	TrackWrites bool
+}
+
+// Device is the CPU. Its methods and the kernels that it makes are used by one goroutine.
+type Device struct {
+	pool   *pool
+	track  bool
+	own    []scratch // one per thread
+	shared scratch
+}
+
+var _ device.Device = (*Device)(nil)
+
+// Open starts the device's threads. An error names what this machine cannot do.
+func Open(cfg Config) (*Device, error) {
+	if cfg.Threads < 0 || cfg.Ranks < 0 {
+		return nil, fmt.Errorf("cpu: threads (%d) and ranks (%d) cannot be negative", cfg.Threads, cfg.Ranks)
+	}
+	cores := runtime.GOMAXPROCS(0) // affinity and CPU quota are in it
+	ranks := max(cfg.Ranks, 1)
+	threads := cfg.Threads
+	if threads == 0 {
+		threads = max(1, cores/ranks)
+	}
+	if err := chooseKernels(cfg.Kernels); err != nil {
+		return nil, fmt.Errorf("cpu: %w", err)
+	}
+	return &Device{
+		pool:  newPool(threads, threads*ranks <= cores),
+		track: cfg.TrackWrites,
+		own:   make([]scratch, threads),
+	}, nil
+}
+
+// chooseKernels switches vec to the named set.
+func chooseKernels(name string) error {
+	switch name {
+	case "":
+		return vec.Init() // the environment may have named a set that is not to be had
+	case vec.Active():
+		return nil
+	}
+	_, err := vec.Use(name)
+	return err
+}
+
+// Name implements device.Device.
+func (d *Device) Name() string { return "cpu" }
+
+// KernelSet implements device.Device.
+func (d *Device) KernelSet() string { return vec.Active() }
+
+// Threads is the number of threads that compute.
+func (d *Device) Threads() int { return d.pool.threads }
+
+// Bind implements device.Device.
+func (d *Device) Bind(c device.Call) (func(), error) {
+	for _, ts := range [][]device.Tensor{c.In, c.Out} {
+		for _, t := range ts {
+			if t.Arena.Bytes() == nil && t.Arena.Size() > 0 {
+				return nil, fmt.Errorf("cpu: %s has an operand in memory that the processor cannot address", c.Op.Name)
+			}
+		}
+	}
+	if c.Accum && !c.Op.Accumulates {
+		return nil, fmt.Errorf("cpu: %s cannot accumulate into its result", c.Op.Name)
+	}
+	mk, err := find(c)
+	if err != nil {
+		return nil, err
+	}
+	run, err := mk(d, c)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", c.Op.Name, err)
+	}
+	if d.track {
+		run = d.tracked(run, c.Out)
+	}
+	return run, nil
+}
+
+// tracked notes in each arena how far a kernel writes.
+func (d *Device) tracked(run func(), out []device.Tensor) func() {
+	return func() {
+		run()
+		for _, t := range out {
+			if a, ok := t.Arena.(*arena); ok {
+				a.wrote(t.Offset + t.Type.Bytes())
+			}
+		}
+	}
+}
+
+// ScratchBytes implements device.Device.
+func (d *Device) ScratchBytes() int64 {
+	n := int64(len(d.shared.mem))
+	for i := range d.own {
+		n += int64(len(d.own[i].mem))
+	}
+	return n
+}
+
+// Close implements device.Device.
+func (d *Device) Close() {
+	d.pool.close()
+	for i := range d.own {
+		d.own[i].free()
+	}
+	d.shared.free()
+}

@@ -1,0 +1,40 @@
+package cpu
+
+import (
+	"math"
+
+	"starling/core/device"
+	"starling/core/graph"
+	"starling/sdk/vec"
+)
+
+// Random zeroes, by counter.
+var dropoutKernels = []kernel{
+	{"dropout", "f32 u32", dropout},
+}
+
+func dropout(d *Device, c device.Call) (func(), error) {
+	a, err := attrs[graph.DropoutAttrs](c)
+	if err != nil {
+		return nil, err
+	}
+	x, rng, y := f32(c.In[0]), u32(c.In[1]), f32(c.Out[0])
+	threshold := uint32(math.Floor(a.P * (1 << 32)))
+	scale := float32(1 / (1 - a.P))
+	return d.parallelSpan(len(y), costlyBlock, func(lo, hi int) {
+		s := vec.Stream{
+			Key:    [2]uint32{uint32(a.Key) ^ rng[0], uint32(a.Key>>32) ^ rng[1]},
+			Prefix: [2]uint32{rng[2], rng[3]},
+		}
+		for i := lo; i < hi; i += 4 { // costlyBlock is a multiple of four
+			words := s.Block(uint64(i) / 4)
+			for k := i; k < min(i+4, hi); k++ {
+				v := float32(0)
+				if words[k-i] >= threshold {
+					v = x[k] * scale
+				}
+				y[k] = v
+			}
+		}
+	}), nil
+}
