@@ -1,0 +1,120 @@
+package cluster
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// Config of a job. Zero values ask for the defaults.
+type Config struct {
+	// Ranks is the number of ranks, at least 1.
+	Ranks int
+
+	// Command returns the command of a rank; by default this binary with its own arguments. Launch adds to its environment,
+	// inherited files and process attributes. (Launch only.)
+	Command func(rank int) *exec.Cmd
+	// Listen says where the ranks listen for each other: "" for Unix sockets in a private directory that lives until they
+	// are connected; "tcp:host:port" for TCP, rank r at port + r, or any free port with port 0. (Launch only.)
+	Listen string
+	// Stdout and Stderr receive the workers' output line by line, each line headed "[rank 1] "; nil drops stdout and
+	// passes stderr to this process's. The end of stderr is kept for the error. (Launch only.)
+	Stdout, Stderr io.Writer
+
+	// OnEvent receives what ranks pass to Worker.Event, and OnStatus what they pass to Worker.Status, each rank's in order.
+	// They are called from one goroutine and must not block for long.
+	OnEvent  func(rank int, event []byte)
+	OnStatus func(rank int, status string)
+	// OnStart is called when a worker process has been started. (Launch only.)
+	OnStart func(rank, pid int)
+	// OnReady is called once, when all ranks are connected.
+	OnReady func()
+
+	// Signals ask for a graceful stop, a second one ends the job; by default SIGINT and SIGTERM. An empty slice that is not
+	// nil handles none.
+	Signals []os.Signal
+	// Stop, when closed, asks for a graceful stop, as a first signal does.
+	Stop <-chan struct{}
+
+	// JoinTimeout bounds the time until all ranks are connected (default 60 s).
+	JoinTimeout time.Duration
+	// Silence is how long a worker may give no sign of life (default 60 s); workers send one every second.
+	Silence time.Duration
+	// Grace is how long workers get to end once the job has failed (default 3 s).
+	Grace time.Duration
+	// StopGrace is how long they get after a graceful stop was requested (default 2 minutes: a checkpoint may be large).
+	StopGrace time.Duration
+}
+
+// Validate reports values that make no sense.
+func (c Config) Validate() error {
+	if c.Ranks < 1 {
+		return fmt.Errorf("cluster: a job of %d ranks; it needs at least 1", c.Ranks)
+	}
+	if c.JoinTimeout < 0 || c.Silence < 0 || c.Grace < 0 || c.StopGrace < 0 {
+		return fmt.Errorf("cluster: negative timeout")
+	}
+	_, err := listenAddress(c.Listen, "", c.Ranks-1)
+	return err
+}
+
+func (c Config) withDefaults() Config {
+	def := func(d *time.Duration, v time.Duration) {
+		if *d == 0 {
+			*d = v
+		}
+	}
+	def(&c.JoinTimeout, 60*time.Second)
+	def(&c.Silence, 60*time.Second)
+	def(&c.Grace, 3*time.Second)
+	def(&c.StopGrace, 2*time.Minute)
+	if c.Signals == nil {
+		c.Signals = []os.Signal{os.Interrupt, syscall.SIGTERM}
+	}
+	return c
+}
+
+// listenAddress returns where a rank listens, given Config.Listen and the private directory for Unix sockets.
+func listenAddress(listen, dir string, rank int) (string, error) {
+	if listen == "" {
+		return "unix:" + dir + "/" + strconv.Itoa(rank), nil
+	}
+	rest, ok := strings.CutPrefix(listen, "tcp:")
+	host, port, err := net.SplitHostPort(rest)
+	n, convErr := strconv.Atoi(port)
+	switch {
+	case !ok || err != nil || convErr != nil || n < 0:
+		return "", fmt.Errorf("cluster: bad listen address %q: want tcp:host:port, or nothing for Unix sockets", listen)
+	case n > 0 && n+rank > 65535:
+		return "", fmt.Errorf("cluster: rank %d would listen on port %d, past 65535; choose a lower port than %d", rank, n+rank, n)
+	case n > 0:
+		port = strconv.Itoa(n + rank)
+	}
+	return "tcp:" + net.JoinHostPort(host, port), nil
+}
+
+// CheckInterface refuses an address that the ranks of other hosts cannot reach: with more than one host, a Unix socket or
+// a loopback interface.
+func CheckInterface(addr string, hosts int) error {
+	if hosts <= 1 {
+		return nil
+	}
+	rest, ok := strings.CutPrefix(addr, "tcp:")
+	if !ok {
+		return fmt.Errorf("cluster: %s can only be reached on its own machine, and the job has %d hosts; listen on tcp:host:port", addr, hosts)
+	}
+	host, _, err := net.SplitHostPort(rest)
+	if err != nil {
+		return fmt.Errorf("cluster: bad address %q: %w", addr, err)
+	}
+	if ip := net.ParseIP(host); strings.EqualFold(host, "localhost") || ip != nil && ip.IsLoopback() {
+		return fmt.Errorf("cluster: %s is the loopback interface, which other machines cannot reach, and the job has %d hosts; listen on the address of a network interface they share", addr, hosts)
+	}
+	return nil
+}

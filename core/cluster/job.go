@@ -1,0 +1,313 @@
+package cluster
+
+import (
+	"fmt"
+	"slices"
+	"time"
+)
+
+// job is the launcher's view of a job as a state machine: events and the clock go in, orders come out. It does no IO, so
+// that every sequence of deaths and deadlines can be tested as a table.
+//
+//	forming → running → ended            all ranks done
+//	   any → failing → ended             a rank failed: the others are told, get Grace, and are killed
+//	   any → stopping → ended | failing  a stop was requested: the ranks end by themselves within StopGrace
+//
+// The first failure is not always the first event. A rank that dies breaks its connections, and a peer's report of that
+// may come before the death itself: a report that blames other ranks is held as a suspicion for a moment, in which a
+// failure of its own by any rank takes precedence.
+type job struct {
+	cfg     Config
+	ranks   []member
+	phase   phase
+	since   time.Time // when the phase began
+	joined  bool      // all ranks have been connected
+	stopped bool      // a graceful stop was requested
+	failure *RankError
+	reason  string     // why the job was abandoned, where no rank is to blame
+	suspect *RankError // a report that blames others
+	until   time.Time  // when the suspicion becomes the failure
+	orders  []order
+}
+
+type phase int
+
+const (
+	forming phase = iota
+	running
+	failing
+)
+
+// settle is how long a suspicion waits for the failure behind it.
+const settle = time.Second
+
+// member is what the launcher knows of a rank.
+type member struct {
+	pid       int
+	addr      string
+	connected bool
+	done      bool
+	doneAt    time.Time
+	result    []byte
+	exited    bool
+	killed    bool
+	reported  bool      // it has said that it failed
+	cut       time.Time // when its control connection ended
+	heard     time.Time
+	status    string
+}
+
+// order is something the launcher has to do.
+type order struct {
+	rank int
+	kill bool // or send:
+	msg  message
+}
+
+func newJob(cfg Config, now time.Time) *job {
+	j := &job{cfg: cfg, ranks: make([]member, cfg.Ranks), since: now}
+	for r := range j.ranks {
+		j.ranks[r].heard = now
+	}
+	return j
+}
+
+// take returns the orders given since it was last called.
+func (j *job) take() []order {
+	o := j.orders
+	j.orders = nil
+	return o
+}
+
+func (j *job) tell(m message) {
+	for r := range j.ranks {
+		if !j.ranks[r].exited {
+			j.orders = append(j.orders, order{rank: r, msg: m})
+		}
+	}
+}
+
+// over reports whether nothing remains to wait for.
+func (j *job) over() bool {
+	for _, m := range j.ranks {
+		if !m.exited {
+			return false
+		}
+	}
+	return true
+}
+
+// started records that a rank's process runs.
+func (j *job) started(rank, pid int, now time.Time) {
+	j.ranks[rank].pid, j.ranks[rank].heard = pid, now
+}
+
+// message takes what a rank says.
+func (j *job) message(rank int, m message, now time.Time) {
+	r := &j.ranks[rank]
+	r.heard = now
+	switch m.Kind {
+	case kindListening:
+		r.addr = m.Text
+		if all(j.ranks, func(r member) bool { return r.addr != "" }) {
+			addrs := make([]string, len(j.ranks))
+			for i := range j.ranks {
+				addrs[i] = j.ranks[i].addr
+			}
+			j.tell(message{Kind: kindPeers, Addrs: addrs})
+		}
+	case kindConnected:
+		r.connected = true
+		if j.phase == forming && all(j.ranks, func(r member) bool { return r.connected }) {
+			j.joined = true
+			j.phase, j.since = running, now
+			j.tell(message{Kind: kindGo})
+		}
+	case kindStatus:
+		r.status = clip(m.Text)
+	case kindStop:
+		j.stop(now)
+	case kindDone:
+		r.done, r.result, r.doneAt = true, m.Data, now
+	case kindFailed:
+		r.reported = true
+		j.report(rank, m, now)
+	}
+}
+
+// report takes a rank's own account of its failure.
+func (j *job) report(rank int, m message, now time.Time) {
+	blame := slices.DeleteFunc(slices.Clone(m.Blame), func(r int) bool { return r < 0 || r >= len(j.ranks) || r == rank })
+	if len(blame) == 0 {
+		e := j.errorOf(rank, "failed")
+		e.Detail = clip(m.Text)
+		j.fail(e, now)
+		return
+	}
+	if j.suspect == nil && j.phase != failing {
+		j.suspect = j.errorOf(blame[0], fmt.Sprintf("is blamed by rank %d", rank))
+		j.suspect.Detail = clip(m.Text)
+		j.until = now.Add(settle)
+	}
+}
+
+// hungUp records that a rank's control connection has ended; its death usually follows.
+func (j *job) hungUp(rank int, now time.Time) {
+	if r := &j.ranks[rank]; r.cut.IsZero() {
+		r.cut = now
+	}
+}
+
+// exited takes the end of a rank; cause says how it ended, "" for exit code 0.
+func (j *job) exited(rank int, cause string, now time.Time) {
+	r := &j.ranks[rank]
+	r.exited = true
+	switch {
+	case j.phase == failing || r.reported:
+	case cause != "":
+		j.fail(j.errorOf(rank, cause), now)
+	case !r.done && !j.stopped:
+		j.fail(j.errorOf(rank, "ended without a result"), now)
+	}
+}
+
+// stop asks all ranks to end when convenient.
+func (j *job) stop(now time.Time) {
+	if j.stopped || j.phase == failing {
+		return
+	}
+	j.stopped = true
+	j.since = now
+	j.tell(message{Kind: kindStop})
+}
+
+// fail ends the job because of e, unless it is ending already.
+func (j *job) fail(e *RankError, now time.Time) {
+	if j.phase == failing {
+		return
+	}
+	j.failure = e
+	j.phase, j.since = failing, now
+	j.tell(message{Kind: kindFail, Rank: e.Rank, Text: e.headline()})
+}
+
+// abandon ends the job on the launcher's own account: no rank is to blame.
+func (j *job) abandon(reason string, now time.Time) {
+	if j.phase != failing {
+		j.phase, j.since = failing, now
+		j.reason = reason
+		j.tell(message{Kind: kindFail, Rank: -1, Text: "cluster: " + reason})
+	}
+}
+
+// errorOf describes the failure of a rank as of now.
+func (j *job) errorOf(rank int, cause string) *RankError {
+	r := j.ranks[rank]
+	return &RankError{Rank: rank, PID: r.pid, Cause: cause, Status: r.status, Joined: j.joined}
+}
+
+// tick looks at the clock.
+func (j *job) tick(now time.Time) {
+	if j.phase == failing {
+		if now.Sub(j.since) >= j.cfg.Grace {
+			for r := range j.ranks {
+				if m := &j.ranks[r]; !m.exited && !m.killed {
+					m.killed = true
+					j.orders = append(j.orders, order{rank: r, kill: true})
+				}
+			}
+		}
+		return
+	}
+	for r := range j.ranks {
+		m := &j.ranks[r]
+		switch {
+		case m.exited:
+		case m.done && now.Sub(m.doneAt) >= j.cfg.StopGrace:
+			j.fail(j.errorOf(r, fmt.Sprintf("did not end within %v of its result", j.cfg.StopGrace)), now)
+			return
+		case m.done:
+		case !m.cut.IsZero() && now.Sub(m.cut) >= settle:
+			j.fail(j.errorOf(r, "closed its control connection and lives on"), now)
+			return
+		case now.Sub(m.heard) >= j.cfg.Silence:
+			j.fail(j.errorOf(r, fmt.Sprintf("gave no sign of life for %v", j.cfg.Silence)), now)
+			return
+		}
+	}
+	switch {
+	case j.suspect != nil && !now.Before(j.until):
+		j.fail(j.suspect, now)
+	case j.stopped && now.Sub(j.since) >= j.cfg.StopGrace:
+		j.abandon(fmt.Sprintf("the job did not stop within %v", j.cfg.StopGrace), now)
+	case j.phase == forming && !j.stopped && now.Sub(j.since) >= j.cfg.JoinTimeout:
+		for r, m := range j.ranks {
+			if m.addr == "" {
+				j.fail(j.errorOf(r, fmt.Sprintf("did not join the job within %v", j.cfg.JoinTimeout)), now)
+				return
+			}
+		}
+		for r, m := range j.ranks {
+			if !m.connected {
+				j.fail(j.errorOf(r, fmt.Sprintf("did not connect to the other ranks within %v", j.cfg.JoinTimeout)), now)
+				return
+			}
+		}
+	}
+}
+
+// next returns when tick has to be called if nothing happens before.
+func (j *job) next() time.Time {
+	var at time.Time
+	by := func(t time.Time) {
+		if at.IsZero() || t.Before(at) {
+			at = t
+		}
+	}
+	if j.phase == failing {
+		if !all(j.ranks, func(m member) bool { return m.exited || m.killed }) {
+			by(j.since.Add(j.cfg.Grace))
+		}
+		return at
+	}
+	for _, m := range j.ranks {
+		switch {
+		case m.exited:
+		case m.done:
+			by(m.doneAt.Add(j.cfg.StopGrace))
+		default:
+			by(m.heard.Add(j.cfg.Silence))
+			if !m.cut.IsZero() {
+				by(m.cut.Add(settle))
+			}
+		}
+	}
+	if j.suspect != nil {
+		by(j.until)
+	}
+	if j.stopped {
+		by(j.since.Add(j.cfg.StopGrace))
+	} else if j.phase == forming {
+		by(j.since.Add(j.cfg.JoinTimeout))
+	}
+	return at
+}
+
+// result returns what the job came to, once it is over.
+func (j *job) result() ([][]byte, error) {
+	switch {
+	case j.failure != nil:
+		return nil, j.failure
+	case j.phase == failing:
+		return nil, fmt.Errorf("%w: %s", ErrStopped, j.reason)
+	}
+	out := make([][]byte, len(j.ranks))
+	for r, m := range j.ranks {
+		out[r] = m.result
+	}
+	return out, nil
+}
+
+func all(ranks []member, f func(member) bool) bool {
+	return !slices.ContainsFunc(ranks, func(m member) bool { return !f(m) })
+}
