@@ -59,9 +59,15 @@ func cast(d *Device, c device.Call) (func(), error) {
 func reader(t device.Tensor) func(i int) float64 {
 	switch t.DType {
 	case tensor.BF16:
-		return narrow(t, vec.BF16ToF32)
+		v := tensor.View[uint16](t.Bytes())
+		return func(i int) float64 { return float64(math.Float32frombits(uint32(v[i]) << 16)) }
 	case tensor.F16:
-		return narrow(t, vec.F16ToF32)
+		v := tensor.View[uint16](t.Bytes())
+		return func(i int) float64 {
+			var y [1]float32
+			vec.F16ToF32(y[:], v[i:i+1])
+			return float64(y[0])
+		}
 	case tensor.F64:
 		return get[float64](t)
 	case tensor.I32:
@@ -120,13 +126,4 @@ func get[T number](t device.Tensor) func(i int) float64 {
 func set[T number](t device.Tensor) func(i int, f float64) {
 	v := tensor.View[T](t.Bytes())
 	return func(i int, f float64) { v[i] = T(f) }
-}
-
-func narrow(t device.Tensor, widen func(y []float32, x []uint16)) func(i int) float64 {
-	v := tensor.View[uint16](t.Bytes())
-	return func(i int) float64 {
-		var y [1]float32
-		widen(y[:], v[i:i+1])
-		return float64(y[0])
-	}
 }

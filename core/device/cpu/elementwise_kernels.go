@@ -27,32 +27,47 @@ var elementwiseKernels = []kernel{
 	{"grad_store", "f32", gradStore},
 }
 
+// vectors is an operation on equal vectors, vectorScalar on a vector and a number.
+type (
+	vectors      func(y, a, b []float32)
+	vectorScalar func(y, x []float32, s float32)
+)
+
 // binary makes the kernels of a broadcasting operation from its form for equal vectors and, where vec has them,
 // its forms for a vector and a scalar on the right or on the left.
-func binary(vv func(y, a, b []float32), vs, sv func(y, x []float32, s float32)) maker {
-	if vs == nil {
-		vs = func(y, x []float32, s float32) {
-			repeated(s, len(y), func(s []float32, lo, hi int) { vv(y[lo:hi], x[lo:hi], s) })
-		}
-	}
-	if sv == nil {
-		sv = func(y, x []float32, s float32) {
-			repeated(s, len(y), func(s []float32, lo, hi int) { vv(y[lo:hi], s, x[lo:hi]) })
-		}
-	}
+func binary(vv vectors, vs, sv vectorScalar) maker {
 	return func(d *Device, c device.Call) (func(), error) {
 		a, b, y := f32(c.In[0]), f32(c.In[1]), f32(c.Out[0])
 		shape := c.Out[0].Shape
 		w := newWalk(shape, shape.Strides(), stretch(c.In[0].Shape, shape), stretch(c.In[1].Shape, shape))
-		return d.eachRow(w, cheapBlock, func(off [3]int, n int) {
+		if err := d.reserve(4*copies, 0); err != nil {
+			return nil, err
+		}
+		return d.eachRow(w, cheapBlock, func(thread int, off [3]int, n int) {
 			y := y[off[0] : off[0]+n]
 			switch {
-			case n == 1:
-				vv(y, a[off[1]:off[1]+1], b[off[2]:off[2]+1])
-			case w.step[1] == 0:
-				sv(y, b[off[2]:off[2]+n], a[off[1]])
-			case w.step[2] == 0:
-				vs(y, a[off[1]:off[1]+n], b[off[2]])
+			case n > 1 && w.step[1] == 0:
+				x, s := b[off[2]:off[2]+n], a[off[1]]
+				if sv != nil {
+					sv(y, x, s)
+					return
+				}
+				same := d.repeat(thread, s, n)
+				for lo := 0; lo < n; lo += copies {
+					hi := min(lo+copies, n)
+					vv(y[lo:hi], same[:hi-lo], x[lo:hi])
+				}
+			case n > 1 && w.step[2] == 0:
+				x, s := a[off[1]:off[1]+n], b[off[2]]
+				if vs != nil {
+					vs(y, x, s)
+					return
+				}
+				same := d.repeat(thread, s, n)
+				for lo := 0; lo < n; lo += copies {
+					hi := min(lo+copies, n)
+					vv(y[lo:hi], x[lo:hi], same[:hi-lo])
+				}
 			default:
 				vv(y, a[off[1]:off[1]+n], b[off[2]:off[2]+n])
 			}
@@ -60,14 +75,15 @@ func binary(vv func(y, a, b []float32), vs, sv func(y, x []float32, s float32)) 
 	}
 }
 
-// repeated calls fn for pieces of n elements with as many copies of s.
-func repeated(s float32, n int, fn func(s []float32, lo, hi int)) {
-	var copies [256]float32
-	vec.Fill(copies[:min(n, len(copies))], s)
-	for lo := 0; lo < n; lo += len(copies) {
-		hi := min(lo+len(copies), n)
-		fn(copies[:hi-lo], lo, hi)
-	}
+// copies is the length of a vector that stands for a number.
+const copies = 256
+
+// repeat fills thread's scratch memory with a number, n times or copies times.
+func (d *Device) repeat(thread int, v float32, n int) []float32 {
+	own := d.ownScratch(thread)
+	same := own.floats(copies)[:min(n, copies)]
+	vec.Fill(same, v)
+	return same
 }
 
 // pointwise makes the kernels of an operation of two operands of one shape.

@@ -125,7 +125,7 @@ func broadcastTo(d *Device, c device.Call) (func(), error) {
 	x, y := u32(c.In[0]), u32(c.Out[0])
 	shape := c.Out[0].Shape
 	w := newWalk(shape, shape.Strides(), stretch(c.In[0].Shape, shape))
-	return d.eachRow(w, cheapBlock, func(off [3]int, n int) {
+	return d.eachRow(w, cheapBlock, func(_ int, off [3]int, n int) {
 		if w.step[1] == 0 {
 			fill(y[off[0]:off[0]+n], x[off[1]])
 		} else {
@@ -152,7 +152,7 @@ func transpose(d *Device, c device.Call) (func(), error) {
 	}
 	w := newWalk(shape, shape.Strides(), from)
 	if w.step[1] <= 1 {
-		return d.eachRow(w, cheapBlock, func(off [3]int, n int) {
+		return d.eachRow(w, cheapBlock, func(_ int, off [3]int, n int) {
 			copy(y[off[0]:off[0]+n], x[off[1]:off[1]+n])
 		}), nil
 	}

@@ -152,7 +152,7 @@ func (d *Device) reduce(kind reduction, r reduced, x, y []float32) (func(), erro
 func (d *Device) reduceAcross(kind reduction, r reduced, x, y []float32) func() {
 	block := max(64, cheapBlock/max(r.summed, 1))
 	n := float32(r.summed)
-	return d.eachRow(r.keep, block, func(off [3]int, count int) {
+	return d.eachRow(r.keep, block, func(_ int, off [3]int, count int) {
 		y := y[off[1] : off[1]+count]
 		step := r.keep.step[0]
 		if count == 1 {

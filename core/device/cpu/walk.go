@@ -103,30 +103,30 @@ func stretch(from, to tensor.Shape) []int {
 	return st
 }
 
-// eachRow makes a kernel that calls fn for every piece of every row with the offsets of the operands, count elements
-// each. Tasks hold about block elements.
-func (d *Device) eachRow(w *walk, block int, fn func(off [3]int, count int)) func() {
+// eachRow makes a kernel that calls fn for every piece of every row with the thread, the offsets of the operands and the
+// number of elements. Tasks hold about block elements.
+func (d *Device) eachRow(w *walk, block int, fn func(thread int, off [3]int, count int)) func() {
 	rows := w.rows()
 	if w.inner == 0 || rows == 0 {
 		return func() {}
 	}
 	if w.inner >= block { // long rows: cut them
 		pieces := blocks(w.inner, block)
-		return d.parallel(rows*pieces, func(_, i int) {
+		return d.parallel(rows*pieces, func(thread, i int) {
 			c := w.seek(i / pieces)
 			lo, hi := span(i%pieces, block, w.inner)
 			for k, s := range w.step {
 				c.off[k] += lo * s
 			}
-			fn(c.off, hi-lo)
+			fn(thread, c.off, hi-lo)
 		})
 	}
 	group := rowsPerTask(w.inner, block)
-	return d.parallel(blocks(rows, group), func(_, i int) {
+	return d.parallel(blocks(rows, group), func(thread, i int) {
 		lo, hi := span(i, group, rows)
 		c := w.seek(lo)
 		for range hi - lo {
-			fn(c.off, w.inner)
+			fn(thread, c.off, w.inner)
 			c.next()
 		}
 	})
