@@ -34,6 +34,8 @@ type Optimizer interface {
 	// Groups is the number of rows of the table of hyper-parameters; GroupName labels one for people.
 	Groups() int
 	GroupName(i int) string
+	// Decay is the weight decay of a row.
+	Decay(i int) float64
 	// Hyper writes row group of the table for the step-th update (from 0) at the given learning rate of
 	// the first group. gradScale multiplies every gradient first (unscaling, exact averaging, clipping).
 	Hyper(row []float64, group, step int, rate, gradScale float64)
@@ -161,6 +163,9 @@ func (o AdamW) Groups() int { return o.groups().count() }
 // GroupName labels a row.
 func (o AdamW) GroupName(i int) string { return o.groups().name(i) }
 
+// Decay is the weight decay of a row.
+func (o AdamW) Decay(i int) float64 { return o.groups().weightDecay(i) }
+
 // Hyper fills lr, β1, β2, ε, weight decay, 1-β1^t, 1-β2^t and the gradient's scale, t counting from 1.
 func (o AdamW) Hyper(row []float64, group, step int, rate, gradScale float64) {
 	g := o.groups()
@@ -209,6 +214,9 @@ func (o SGD) Groups() int { return o.groups().count() }
 
 // GroupName labels a row.
 func (o SGD) GroupName(i int) string { return o.groups().name(i) }
+
+// Decay is the weight decay of a row.
+func (o SGD) Decay(i int) float64 { return o.groups().weightDecay(i) }
 
 // Hyper fills lr, momentum, dampening, weight decay, 1 on the first update (whose momentum is the gradient
 // itself), two zeros and the gradient's scale.

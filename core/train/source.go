@@ -30,3 +30,17 @@ type Source interface {
 	// Dataset gives the samples, after Load.
 	Dataset() (data.Dataset, error)
 }
+
+// Scan finds the spec's data without reading it.
+func (s *Spec) Scan(ctx context.Context) error {
+	sources := []Source{s.Data.Source}
+	if s.Evaluate != nil {
+		sources = append(sources, s.Evaluate.Source)
+	}
+	for _, x := range sources {
+		if err := x.Corpus().Scan(ctx); err != nil {
+			return s.place("source", err)
+		}
+	}
+	return nil
+}

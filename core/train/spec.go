@@ -7,6 +7,7 @@ import (
 	"starling/core/data"
 	"starling/core/graph"
 	"starling/core/optim"
+	"starling/core/plan"
 )
 
 // Spec is a run: everything that a recipe says. It holds no memory of tensors and starts nothing.
@@ -78,7 +79,7 @@ func (d Data) LaneCount() int {
 	if d.Lanes > 0 {
 		return d.Lanes
 	}
-	return min(d.MicroBatches(), 16)
+	return plan.DefaultLanes(d.MicroBatches())
 }
 
 // Mesh is the placement. Nothing in it changes the bits of the result.
@@ -165,11 +166,10 @@ func (s *Spec) Validate() error {
 		bad("data", "loader: global_batch = %d is no multiple of micro_batch = %d; use micro_batch = %d", d.GlobalBatch, d.MicroBatch, nearestDivisor(d.GlobalBatch, d.MicroBatch))
 	case d.Lanes < 0 || d.Lanes > d.MicroBatches():
 		bad("data", "loader: lanes = %d: a step has %d micro-batches (global_batch %d / micro_batch %d), so lanes must lie between 1 and %d", d.Lanes, d.MicroBatches(), d.GlobalBatch, d.MicroBatch, d.MicroBatches())
-	case s.Mesh.Data < 1:
-		bad("mesh", "parallel.mesh(data = %d): must be at least 1", s.Mesh.Data)
-	case s.Mesh.Data > d.LaneCount():
-		bad("mesh", "parallel.mesh(data = %d): global_batch %d / micro_batch %d = %d micro-batches give %d lanes, too few for %d data ranks;\n    use %s",
-			s.Mesh.Data, d.GlobalBatch, d.MicroBatch, d.MicroBatches(), d.LaneCount(), s.Mesh.Data, s.fits())
+	default:
+		if err := s.settings(s.Mesh.Data, 0).Validate(); err != nil {
+			bad("mesh", "%v", err)
+		}
 	}
 	if d.Workers < 0 || d.Prefetch < 0 {
 		bad("data", "loader: workers = %d, prefetch = %d: neither can be negative", d.Workers, d.Prefetch)
@@ -197,21 +197,6 @@ func (s *Spec) Validate() error {
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// fits says what would make the mesh fit.
-func (s *Spec) fits() string {
-	d := s.Data
-	fit := fmt.Sprintf("data <= %d", d.LaneCount())
-	if d.LaneCount() < d.MicroBatches() && s.Mesh.Data <= d.MicroBatches() {
-		return fit + fmt.Sprintf(", or lanes = %d", s.Mesh.Data)
-	}
-	for m := d.MicroBatch; m >= 1; m-- {
-		if d.GlobalBatch%m == 0 && d.GlobalBatch/m >= s.Mesh.Data && (d.Lanes == 0 && s.Mesh.Data <= 16) {
-			return fit + fmt.Sprintf(", or micro_batch = %d", m)
-		}
-	}
-	return fit
 }
 
 func nearestDivisor(n, want int) int {

@@ -1,0 +1,338 @@
+package train
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"time"
+
+	"starling/core/checkpoint"
+	"starling/core/data"
+	"starling/core/device"
+	"starling/core/graph"
+	"starling/core/plan"
+)
+
+// engine holds a rank's programs, bound to its memory, and runs one step of them.
+type engine struct {
+	spec  *Spec
+	env   *Env
+	plan  *plan.Plan
+	dev   device.Device
+	mem   device.Memory
+	grads []device.Arena
+
+	micro    []*device.Bound // one for each gradient buffer
+	norm     *device.Bound
+	update   *device.Bound
+	lanes    []plan.LaneStep
+	schedule []int // the micro-batches of this rank, ascending
+
+	inputs  []ioField
+	rng     []uint32 // nil where the model draws no random numbers
+	seed    []float32
+	loss    []float32
+	weight  []float32
+	hyper   [][]float64
+	nominal float64 // the largest weight a step can have; the backward pass is seeded with its inverse
+
+	collect *collector
+	run     device.Env
+	figures []float64 // loss, weight, tokens of each micro-batch of this rank, then the stop flag
+	trace   StepTrace
+}
+
+// ioField is a batch field and the place in IO that it is copied to.
+type ioField struct {
+	name string
+	dst  []byte
+}
+
+// newEngine traces, plans, allocates and binds.
+func newEngine(s *Spec, env *Env) (*engine, error) {
+	p, err := Plan(s, env.World, env.Rank)
+	if err != nil {
+		return nil, err
+	}
+	e := &engine{spec: s, env: env, plan: p, dev: env.Device}
+	if err := e.allocate(); err != nil {
+		e.close()
+		return nil, err
+	}
+	if err := e.bind(); err != nil {
+		e.close()
+		return nil, err
+	}
+	e.lanes = p.LaneSteps()
+	for _, l := range e.lanes {
+		for i := l.MicroBatches.Lo; i < l.MicroBatches.Hi; i++ {
+			e.schedule = append(e.schedule, i)
+		}
+	}
+	e.figures = make([]float64, 3*len(e.schedule)+1)
+	e.nominal = float64(s.Data.GlobalBatch)
+	targets := 0
+	for _, f := range s.Data.Source.Fields() {
+		if f.Role == data.Target {
+			targets += f.Elements()
+		}
+	}
+	if targets > 0 {
+		e.nominal *= float64(targets)
+	}
+	e.collect = newCollector(env, e.plan, e.grads)
+	return e, nil
+}
+
+// allocate makes every arena; nothing is allocated after it.
+func (e *engine) allocate() error {
+	for s := range device.NumSpaces {
+		if s == device.Grads {
+			continue
+		}
+		a, err := e.dev.Alloc(s.String(), e.plan.ArenaBytes[s])
+		if err != nil {
+			return fmt.Errorf("allocating %d bytes for %v: %w", e.plan.ArenaBytes[s], s, err)
+		}
+		e.mem.Arenas[s] = a
+	}
+	for i := range e.plan.GradBuffers {
+		a, err := e.dev.Alloc(fmt.Sprintf("grads %d", i), e.plan.ArenaBytes[device.Grads])
+		if err != nil {
+			return fmt.Errorf("allocating %d bytes for gradient buffer %d of %d: %w", e.plan.ArenaBytes[device.Grads], i+1, e.plan.GradBuffers, err)
+		}
+		e.grads = append(e.grads, a)
+	}
+	return nil
+}
+
+// memory returns the arenas with gradient buffer k as the one written.
+func (e *engine) memory(k int) device.Memory {
+	m := e.mem
+	m.Arenas[device.Grads] = e.grads[k]
+	m.Stack = e.grads[:k+1]
+	return m
+}
+
+func (e *engine) bind() error {
+	micro := e.plan.Segments[plan.SegmentMicro]
+	for k := range e.grads {
+		b, err := device.Bind(e.dev, micro, e.memory(k))
+		if err != nil {
+			return err
+		}
+		e.micro = append(e.micro, b)
+	}
+	var err error
+	if e.norm, err = device.Bind(e.dev, e.plan.Segments[plan.SegmentNorm], e.memory(0)); err != nil {
+		return err
+	}
+	if e.update, err = device.Bind(e.dev, e.plan.Segments[plan.SegmentUpdate], e.memory(0)); err != nil {
+		return err
+	}
+	mem := e.memory(0)
+	for _, f := range e.spec.Data.Source.Fields() {
+		if o, ok := micro.Inputs[f.Name]; ok {
+			e.inputs = append(e.inputs, ioField{f.Name, device.View[byte](mem, o)})
+		}
+	}
+	if o, ok := micro.Inputs["rng"]; ok {
+		e.rng = device.View[uint32](mem, o)
+	}
+	e.seed = device.View[float32](mem, micro.Inputs[plan.InputSeed])
+	e.loss = device.View[float32](mem, micro.Outputs[plan.OutputLoss])
+	e.weight = device.View[float32](mem, micro.Outputs[plan.OutputWeight])
+	hyper := device.View[float64](mem, e.plan.Segments[plan.SegmentUpdate].Inputs[plan.InputHyper])
+	for g := range e.plan.Groups {
+		e.hyper = append(e.hyper, hyper[g*plan.HyperLen:(g+1)*plan.HyperLen])
+	}
+	return nil
+}
+
+// initialise draws the parameters' initial values and the slots'.
+func (e *engine) initialise(seed uint64) {
+	for _, p := range e.plan.Params {
+		graph.InitValues(p.ParamAttrs, seed, 0, device.View[float32](e.mem, p.Place))
+		for _, s := range p.Slots {
+			v := device.View[float32](e.mem, s.Place)
+			for i := range v {
+				v[i] = float32(s.Init)
+			}
+		}
+	}
+}
+
+// stepOut is what one step gives, equal on all ranks but for the trace.
+type stepOut struct {
+	loss, lossSum, weight, norm float64
+	tokens                      int64
+	stop                        bool
+	trace                       StepTrace
+}
+
+// step runs the micro-batches of this rank, waits for the gradients of all ranks, and updates the parameters.
+func (e *engine) step(ctx context.Context, loader *data.Loader, step int, rate float64, stop bool) (stepOut, error) {
+	e.trace.begin(step)
+	e.collect.begin(ctx, &e.trace)
+	e.seed[0] = float32(1 / e.nominal)
+	i := 0
+	for k, lane := range e.lanes {
+		for m := lane.MicroBatches.Lo; m < lane.MicroBatches.Hi; m++ {
+			last := m == lane.MicroBatches.Hi-1
+			e.run = device.Env{FirstInLane: m == lane.MicroBatches.Lo, LastInLane: last, LastOnRank: last && k == len(e.lanes)-1,
+				Merges: lane.Merges, Comm: e.collect}
+			if err := e.microBatch(ctx, loader, step, m, i, lane.Buffer); err != nil {
+				return stepOut{}, err
+			}
+			i++
+		}
+	}
+	e.trace.BackwardEnd = time.Now()
+	return e.finishStep(ctx, step, rate, stop)
+}
+
+// microBatch loads one micro-batch into IO and runs forward and backward on it.
+func (e *engine) microBatch(ctx context.Context, loader *data.Loader, step, index, at, buffer int) error {
+	b, err := loader.Next(ctx)
+	if err != nil {
+		return err
+	}
+	for _, in := range e.inputs {
+		copy(in.dst, b.Column(in.name).Bytes())
+	}
+	tokens := b.Weight
+	b.Release()
+	if e.rng != nil {
+		e.rng[0], e.rng[1], e.rng[2], e.rng[3] = uint32(e.spec.Seed), uint32(e.spec.Seed>>32), uint32(step), uint32(index)
+	}
+	if err := e.micro[buffer].Run(&e.run); err != nil {
+		return err
+	}
+	e.figures[3*at], e.figures[3*at+1], e.figures[3*at+2] = float64(e.loss[0]), float64(e.weight[0]), float64(tokens)
+	return nil
+}
+
+// finishStep exchanges the micro-batches' figures, then computes the norm and updates.
+func (e *engine) finishStep(ctx context.Context, step int, rate float64, stop bool) (stepOut, error) {
+	var out stepOut
+	flag := &e.figures[len(e.figures)-1]
+	*flag = 0
+	if stop {
+		*flag = 1
+	}
+	if err := e.exchange(ctx, &out); err != nil {
+		return out, err
+	}
+	if err := e.collect.wait(ctx); err != nil {
+		return out, err
+	}
+	out.trace = e.trace
+	out.loss = ratio(out.lossSum, out.weight)
+	if out.weight == 0 {
+		return out, nil // nothing in this batch counts: parameters and optimizer stay
+	}
+	if err := e.norm.Run(&device.Env{}); err != nil {
+		return out, err
+	}
+	// The backward pass averaged over the nominal weight; correct to the exact one.
+	scale := e.nominal / out.weight
+	sum := 0.0
+	for _, p := range e.plan.Params {
+		if !p.Trained() {
+			continue
+		}
+		for _, v := range device.View[float64](e.mem, p.Partials) {
+			sum += v
+		}
+		if math.IsNaN(sum) || math.IsInf(sum, 0) {
+			return out, e.notFinite(step, p)
+		}
+	}
+	out.norm = scale * math.Sqrt(sum)
+	if c := e.spec.ClipNorm; c > 0 {
+		if k := c / (out.norm + 1e-6); k < 1 {
+			scale *= k
+		}
+	}
+	for g, row := range e.hyper {
+		e.spec.Optimizer.Hyper(row, g, step, rate, scale)
+	}
+	if err := e.update.Run(&device.Env{}); err != nil {
+		return out, err
+	}
+	return out, nil
+}
+
+// exchange sums the figures of all micro-batches in their order, on every rank alike.
+func (e *engine) exchange(ctx context.Context, out *stepOut) error {
+	add := func(f []float64) {
+		for i := 0; i+2 < len(f); i += 3 {
+			out.lossSum += f[i]
+			out.weight += f[i+1]
+			out.tokens += int64(f[i+2])
+		}
+		out.stop = out.stop || f[len(f)-1] != 0
+	}
+	if e.env.World == 1 {
+		add(e.figures)
+		return nil
+	}
+	all, err := e.env.Group.AllGatherFloat64(ctx, "losses and weights", e.figures)
+	if err != nil {
+		return err
+	}
+	for _, f := range all { // ranks hold ascending micro-batches
+		add(f)
+	}
+	return nil
+}
+
+// notFinite names the first parameter whose gradient is not finite. Every rank sees the same gradient, so every rank stops.
+func (e *engine) notFinite(step int, p plan.Param) error {
+	where := ""
+	if p.Pos.File != "" {
+		where = " (" + p.Pos.String() + ")"
+	}
+	return fmt.Errorf("step %d: the gradient of %s%s is not finite (NaN or infinity), the first of the parameters in name order; "+
+		"nothing was updated. Lower the learning rate, clip the gradient (clip_norm), or look for a division or logarithm of 0 in the loss", step, p.Name, where)
+}
+
+// tensors lists parameters and optimizer state for a checkpoint, as views of the arenas.
+func (e *engine) tensors() ([]checkpoint.Tensor, error) {
+	out := e.weights()
+	for _, p := range e.plan.Params {
+		for _, s := range p.Slots {
+			out = append(out, e.stored(s.Key, s.Place))
+		}
+	}
+	for _, t := range out {
+		if err := t.Validate(); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+// weights lists the parameters in name order.
+func (e *engine) weights() []checkpoint.Tensor {
+	var out []checkpoint.Tensor
+	for _, p := range e.plan.Params {
+		out = append(out, e.stored(p.Name, p.Place))
+	}
+	return out
+}
+
+func (e *engine) stored(name string, o device.Operand) checkpoint.Tensor {
+	return checkpoint.Tensor{Name: name, DType: checkpoint.DType(o.DType.Safetensors()), Shape: o.Shape, Data: device.View[byte](e.mem, o)}
+}
+
+func (e *engine) close() {
+	for _, a := range e.mem.Arenas {
+		if a != nil {
+			a.Free()
+		}
+	}
+	for _, a := range e.grads {
+		a.Free()
+	}
+}

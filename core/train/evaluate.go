@@ -1,0 +1,112 @@
+package train
+
+import (
+	"context"
+	"strings"
+
+	"starling/core/data"
+	"starling/core/device"
+)
+
+// evaluator runs the evaluation segment over this rank's share of the held-out micro-batches. Figures are
+// gathered per micro-batch and summed in their order, so the result is the same bits at any world size.
+type evaluator struct {
+	env     *Env
+	set     data.Dataset
+	sampler *data.Sampler
+	batch   *data.Batch
+	share   []int
+	bound   *device.Bound
+	inputs  []ioField
+	names   []string // "eval_loss" and the metrics
+	sums    [][]float32
+	weights [][]float32
+	figures []float64
+}
+
+func newEvaluator(s *Spec, env *Env, e *engine) (*evaluator, error) {
+	set, err := s.Evaluate.Source.Dataset()
+	if err != nil {
+		return nil, &Error{s.Positions["evaluate"], err.Error()}
+	}
+	micro := s.Evaluate.microBatch(s)
+	v := &evaluator{env: env, set: set, batch: data.NewBatch(set.Fields(), micro)}
+	if v.sampler, err = data.NewEvalSampler(set.Len(), max(s.Data.GlobalBatch, micro), micro, s.Evaluate.Batches); err != nil {
+		return nil, &Error{s.Positions["evaluate"], err.Error()}
+	}
+	v.share = data.Share(v.sampler.MicroBatches(), env.World, env.Rank)
+	seg := e.plan.Segments["evaluate"]
+	mem := e.memory(0)
+	if v.bound, err = device.Bind(e.dev, seg, mem); err != nil {
+		return nil, err
+	}
+	for _, f := range set.Fields() {
+		if o, ok := seg.Inputs[f.Name]; ok {
+			v.inputs = append(v.inputs, ioField{f.Name, device.View[byte](mem, o)})
+		}
+	}
+	add := func(name, sum, weight string) {
+		v.names = append(v.names, name)
+		v.sums = append(v.sums, device.View[float32](mem, seg.Outputs[sum]))
+		v.weights = append(v.weights, device.View[float32](mem, seg.Outputs[weight]))
+	}
+	add("eval_loss", "loss", "weight")
+	for _, name := range sortedKeys(seg.Outputs) {
+		if m, ok := strings.CutPrefix(name, "metric."); ok {
+			add(m, name, "metric_weight."+m)
+		}
+	}
+	v.figures = make([]float64, 2*len(v.names)*len(v.share))
+	return v, nil
+}
+
+// microBatch is the evaluation's micro-batch with its default, the training one.
+func (e *Evaluate) microBatch(s *Spec) int {
+	if e.MicroBatch > 0 {
+		return e.MicroBatch
+	}
+	return s.Data.MicroBatch
+}
+
+// run evaluates once.
+func (v *evaluator) run(ctx context.Context) (Metrics, error) {
+	n := 2 * len(v.names)
+	for i, index := range v.share {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		if err := v.batch.Fill(v.set, v.sampler, 0, index); err != nil {
+			return nil, err
+		}
+		for _, in := range v.inputs {
+			copy(in.dst, v.batch.Column(in.name).Bytes())
+		}
+		if err := v.bound.Run(&device.Env{}); err != nil {
+			return nil, err
+		}
+		for k := range v.names {
+			v.figures[i*n+2*k] = float64(v.sums[k][0])
+			v.figures[i*n+2*k+1] = float64(v.weights[k][0])
+		}
+	}
+	all := [][]float64{v.figures}
+	if v.env.World > 1 {
+		var err error
+		if all, err = v.env.Group.AllGatherFloat64(ctx, "evaluation", v.figures); err != nil {
+			return nil, err
+		}
+	}
+	totals := make([]float64, n)
+	for _, f := range all {
+		for i := 0; i < len(f); i += n {
+			for k := range totals {
+				totals[k] += f[i+k]
+			}
+		}
+	}
+	m := Metrics{}
+	for k, name := range v.names {
+		m[name] = ratio(totals[2*k], totals[2*k+1])
+	}
+	return m, nil
+}

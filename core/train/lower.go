@@ -1,0 +1,96 @@
+package train
+
+import (
+	"errors"
+	"fmt"
+
+	"starling/core/data"
+	"starling/core/graph"
+	"starling/core/plan"
+	"starling/core/tensor"
+)
+
+// Plan traces the spec's functions and lowers them for one rank: training, evaluation and samples.
+// Nothing is read and nothing is allocated.
+func Plan(s *Spec, world, rank int) (*plan.Plan, error) {
+	g, err := s.Model.Loss(BatchInputs(s.Data.Source.Fields(), s.Data.MicroBatch), true)
+	if err != nil {
+		return nil, err
+	}
+	p, err := plan.Build(g, s.settings(world, rank))
+	if err != nil {
+		return nil, s.place("train", err)
+	}
+	if e := s.Evaluate; e != nil {
+		g, err := s.Model.Loss(BatchInputs(e.Source.Fields(), e.microBatch(s)), false)
+		if err != nil {
+			return nil, err
+		}
+		if err := p.AddForward("evaluate", g); err != nil {
+			return nil, s.place("evaluate", err)
+		}
+		if key, _ := e.best(); key != "" && key != "eval_loss" && g.Output("metric."+key) == nil {
+			return nil, s.errorf("evaluate", "evaluate: best = %q: the evaluation has no such metric; use \"loss\" or one of metrics", key)
+		}
+	}
+	for i, x := range s.Samples {
+		in := Input{"tokens", graph.Type{DType: tensor.I32, Shape: tensor.Shape{1, x.Context}}}
+		g, err := x.Forward(in)
+		if err != nil {
+			return nil, err
+		}
+		if err := p.AddForward(sampleSegment(i), g); err != nil {
+			return nil, s.place("sample", err)
+		}
+		if out := g.Output("logits"); out == nil || len(out.Shape) != 3 || out.Shape[1] != x.Context {
+			return nil, s.errorf("sample", "sample: the model must turn tokens [1,%d] into logits [1,%d,vocabulary]", x.Context, x.Context)
+		}
+	}
+	return p, nil
+}
+
+// settings are the plan's, from the spec.
+func (s *Spec) settings(world, rank int) plan.Settings {
+	return plan.Settings{
+		World: world, Rank: rank,
+		Lanes: s.Data.LaneCount(), MicroBatches: s.Data.MicroBatches(),
+		GlobalBatch: s.Data.GlobalBatch, MicroBatch: s.Data.MicroBatch,
+		BucketBytes:      int64(s.Mesh.BucketMB * (1 << 20)),
+		FirstBucketBytes: int64(s.Mesh.FirstBucket * (1 << 20)),
+		Update: func(a graph.ParamAttrs) (plan.Update, error) {
+			u := s.Optimizer.Update(a)
+			op, err := graph.Lookup(u.Op)
+			if err != nil {
+				return plan.Update{}, fmt.Errorf("optimizer: %w", err)
+			}
+			out := plan.Update{Op: op, Attrs: u.Attrs, Group: u.Group}
+			for _, x := range u.Slots {
+				out.Slots = append(out.Slots, plan.Slot{Name: x.Name, Init: x.Init})
+			}
+			return out, nil
+		},
+	}
+}
+
+// place gives an error the position of a setting, unless it already points into the recipe.
+func (s *Spec) place(key string, err error) error {
+	var g *graph.Error
+	var e *Error
+	if errors.As(err, &g) || errors.As(err, &e) {
+		return err
+	}
+	return &Error{s.Positions[key], err.Error()}
+}
+
+// BatchInputs are the fields of a batch of n samples as a model sees them.
+func BatchInputs(fields []data.Field, n int) []Input {
+	var in []Input
+	for _, f := range fields {
+		t := graph.Type{DType: tensor.I32, Shape: append(tensor.Shape{n}, f.Shape...)}
+		if f.DType == data.Float32 {
+			t.DType = tensor.F32
+		}
+		in = append(in, Input{f.Name, t})
+	}
+	return in
+}

@@ -1,0 +1,106 @@
+package train
+
+import (
+	"bytes"
+	"maps"
+	"os"
+	"slices"
+	"strconv"
+
+	"starling/core/data"
+	"starling/core/device"
+	"starling/core/plan"
+)
+
+// MemoryPlan is what a rank will need, in bytes, known before the first step.
+type MemoryPlan struct {
+	Params, State, Grads, Work, IO  int64
+	Communication, Loader, Snapshot int64
+	Corpus, Scratch                 int64
+}
+
+// Total is the sum.
+func (m MemoryPlan) Total() int64 {
+	return m.Params + m.State + m.Grads + m.Work + m.IO + m.Communication + m.Loader + m.Snapshot + m.Corpus + m.Scratch
+}
+
+// PlanMemory computes a rank's memory. The corpora must have been scanned; scratch is the device's own.
+func PlanMemory(s *Spec, p *plan.Plan, scratch int64) MemoryPlan {
+	a := p.ArenaBytes
+	m := MemoryPlan{Params: a[device.Params], State: a[device.State], Grads: a[device.Grads] * int64(p.GradBuffers),
+		Work: a[device.Work], IO: a[device.IO], Scratch: scratch}
+	m.Communication = p.Summary().StagingBytes
+	fields := s.Data.Source.Fields()
+	m.Loader = data.LoaderBytes(fields, s.Data.MicroBatch, s.Data.Workers, s.Data.Prefetch)
+	m.Corpus = s.Data.Source.Corpus().Bytes()
+	if e := s.Evaluate; e != nil {
+		m.Loader += data.BatchBytes(e.Source.Fields(), e.microBatch(s))
+		if e.Source.Corpus() != s.Data.Source.Corpus() {
+			m.Corpus += e.Source.Corpus().Bytes()
+		}
+	}
+	if p.Settings.Rank == 0 {
+		m.Snapshot = snapshotBytes(p)
+	}
+	return m
+}
+
+// snapshotBytes is the copy of parameters and state that a checkpoint in the background is written from.
+func snapshotBytes(p *plan.Plan) int64 {
+	var n int64
+	for _, x := range p.Params {
+		n += x.Place.Type.Bytes()
+		for _, s := range x.Slots {
+			n += s.Place.Type.Bytes()
+		}
+	}
+	return n
+}
+
+// memory is what this rank planned, and the high-water mark of what its programs and buffers really use.
+func (l *loop) memory() (planned, used int64) {
+	p := l.engine.plan
+	m := PlanMemory(l.spec, p, l.env.Device.ScratchBytes())
+	planned = m.Total()
+	used = planned
+	var marks [device.NumSpaces]int64
+	for _, seg := range p.Segments {
+		for i := range seg.Instrs {
+			for _, o := range slices.Concat(seg.Instrs[i].In, seg.Instrs[i].Out) {
+				marks[o.Space] = max(marks[o.Space], o.Offset+o.Type.Bytes())
+			}
+		}
+	}
+	for s := range device.NumSpaces {
+		n := int64(1)
+		if s == device.Grads {
+			n = int64(p.GradBuffers)
+		}
+		used -= n * (p.ArenaBytes[s] - marks[s])
+	}
+	if l.env.Group != nil {
+		used += int64(l.env.Group.StagingPeak()) - m.Communication
+	}
+	if !l.saver.used() {
+		used -= m.Snapshot
+	}
+	return planned, used
+}
+
+// peakRSS is the process's largest resident set in bytes, 0 where the system does not tell.
+func peakRSS() int64 {
+	b, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		return 0
+	}
+	for line := range bytes.Lines(b) {
+		if rest, ok := bytes.CutPrefix(line, []byte("VmHWM:")); ok {
+			f := bytes.Fields(rest)
+			kb, _ := strconv.ParseInt(string(f[0]), 10, 64)
+			return kb << 10
+		}
+	}
+	return 0
+}
+
+func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

@@ -1,0 +1,56 @@
+package train
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+)
+
+// Result is what a run ends with: result.json in the run folder. docs/formats.md documents each key.
+type Result struct {
+	Recipe          string   `json:"recipe"`
+	Steps           int      `json:"steps"`
+	Epoch           int      `json:"epoch"`
+	Tokens          int64    `json:"tokens"`
+	Seconds         float64  `json:"seconds"`
+	TokensPerS      float64  `json:"tokens_per_s"`
+	FirstStepS      float64  `json:"first_step_s"`
+	DataIndexS      float64  `json:"data_index_s"`
+	Ranks           int      `json:"ranks"`
+	Threads         int      `json:"threads"`
+	Kernels         string   `json:"kernels"`
+	DataFingerprint string   `json:"data_fingerprint"`
+	TrainLoss       float64  `json:"train_loss"`
+	EvalLoss        *float64 `json:"eval_loss"`
+	BestEvalLoss    *float64 `json:"best_eval_loss"`
+	Eval            Metrics  `json:"eval,omitempty"`
+	Parameters      int64    `json:"parameters"`
+	PlannedPeak     int64    `json:"planned_peak_bytes"`
+	Peak            int64    `json:"peak_bytes"`
+	PeakRSS         int64    `json:"peak_rss_bytes"`
+	SentBytes       int64    `json:"sent_bytes_per_step"`
+	Overlap         float64  `json:"communication_hidden"`
+	WeightsSHA256   string   `json:"weights_sha256"`
+	Digest          string   `json:"recipe_digest"`
+	Stopped         string   `json:"stopped,omitempty"` // why the run ended early: "signal" or "hook"
+}
+
+// ResultFile is the name of the result in a run folder.
+const ResultFile = "result.json"
+
+// Write stores the result in a run folder, atomically.
+func (r *Result) Write(dir string) error {
+	b, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return fmt.Errorf("result: %w", err)
+	}
+	path := filepath.Join(dir, ResultFile)
+	if err := os.WriteFile(path+".tmp", append(b, '\n'), 0o644); err != nil {
+		return fmt.Errorf("result: %w", err)
+	}
+	if err := os.Rename(path+".tmp", path); err != nil {
+		return fmt.Errorf("result: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,428 @@
+package train
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"starling/core/checkpoint"
+	"starling/core/comm"
+	"starling/core/data"
+	"starling/core/device"
+)
+
+// Env is what the surroundings of one rank give the trainer.
+type Env struct {
+	Rank, World int
+	// Group is the data-parallel group; nil where World is 1.
+	Group *comm.Group
+	// SentBytes, if set, counts the payload bytes that this rank has sent so far.
+	SentBytes func() int64
+	Device    device.Device
+	Threads   int
+	// RunDir is the run's folder; rank 0 writes to it. Empty: nothing is written.
+	RunDir string
+	Resume bool
+	// Digest identifies what the recipe computes.
+	Digest string
+	// Started is when the process that the user started began.
+	Started time.Time
+	// Stop asks for a graceful end: a checkpoint is written and Run returns ErrInterrupted.
+	Stop <-chan struct{}
+	// Observe receives events; never nil.
+	Observe Observer
+	// Status is told in a word or two what the rank is doing, for whoever has to explain its death.
+	Status func(string)
+	// OnTrace, if set, is told how each step's instructions and collectives lay in time.
+	OnTrace func(StepTrace)
+}
+
+// ErrInterrupted is returned by Run after a graceful stop that left a checkpoint to resume from.
+var ErrInterrupted = errors.New("interrupted; the run can be resumed")
+
+// Run trains on one rank until the spec's last step. Every rank returns the same result but for
+// its own memory figures.
+func Run(ctx context.Context, spec *Spec, env Env) (*Result, error) {
+	if env.Status == nil {
+		env.Status = func(string) {}
+	}
+	env.Status("reading data")
+	l := &loop{spec: spec, env: env}
+	defer l.close()
+	if err := l.prepare(ctx); err != nil {
+		return nil, err
+	}
+	if err := l.train(ctx); err != nil {
+		return nil, err
+	}
+	return l.finish(ctx)
+}
+
+// loop is one rank's run.
+type loop struct {
+	spec   *Spec
+	env    Env
+	corpus Corpus
+
+	sampler *data.Sampler
+	loader  *data.Loader
+	engine  *engine
+	eval    *evaluator
+	samples []*textSampler
+	saver   *saver
+	log     *recorder
+
+	state       State
+	total       int // steps of the whole run
+	indexSecs   float64
+	firstStep   float64
+	resumedAt   int
+	interrupted bool
+	sentPerStep int64
+	hidden      overlapMeter
+	report      every
+}
+
+// prepare reads the data, plans, allocates, and loads a checkpoint if the run is resumed.
+func (l *loop) prepare(ctx context.Context) error {
+	t0 := time.Now()
+	s := l.spec
+	l.corpus = s.Data.Source.Corpus()
+	if err := l.load(ctx, l.corpus); err != nil {
+		return err
+	}
+	if e := s.Evaluate; e != nil && e.Source.Corpus() != l.corpus {
+		if err := l.load(ctx, e.Source.Corpus()); err != nil {
+			return err
+		}
+	}
+	l.indexSecs = time.Since(t0).Seconds()
+	train, err := s.Data.Source.Dataset()
+	if err != nil {
+		return &Error{s.Positions["data"], err.Error()}
+	}
+	l.sampler, err = data.NewSampler(data.SamplerConfig{Samples: train.Len(), GlobalBatch: s.Data.GlobalBatch,
+		MicroBatch: s.Data.MicroBatch, Seed: s.Seed, Shuffle: s.Data.Shuffle})
+	if err != nil {
+		return &Error{s.Positions["data"], err.Error()}
+	}
+	l.total = s.Steps
+	if s.Epochs > 0 {
+		l.total = s.Epochs * int(l.sampler.StepsPerEpoch())
+	}
+	l.env.Status("planning")
+	if l.engine, err = newEngine(s, &l.env); err != nil {
+		return err
+	}
+	l.env.Observe(Event{Kind: EventPlan, Text: l.engine.plan.Summary().Line()})
+	if l.env.Rank == 0 {
+		for _, note := range l.engine.plan.Notes {
+			l.env.Observe(Event{Kind: EventWarning, Text: note})
+		}
+	}
+	if s.Evaluate != nil {
+		if l.eval, err = newEvaluator(s, &l.env, l.engine); err != nil {
+			return err
+		}
+	}
+	for i := range s.Samples {
+		t, err := newTextSampler(&s.Samples[i], s.Seed, l.engine, l.engine.memory(0), i)
+		if err != nil {
+			return err
+		}
+		l.samples = append(l.samples, t)
+	}
+	if l.saver, err = newSaver(s, &l.env, l.engine); err != nil {
+		return err
+	}
+	l.state.Digest, l.state.Data = l.env.Digest, l.corpus.Fingerprint()
+	if l.env.Resume {
+		if err := l.resume(ctx); err != nil {
+			return err
+		}
+	} else {
+		l.engine.initialise(s.Seed)
+	}
+	l.resumedAt = l.state.Step
+	if l.env.Rank == 0 && l.env.RunDir != "" {
+		if l.log, err = openRecorder(l.env.RunDir, l.state.Step); err != nil {
+			return err
+		}
+	}
+	if l.state.Step >= l.total {
+		return nil
+	}
+	l.loader, err = data.NewLoader(ctx, data.LoaderConfig{Dataset: train, Sampler: l.sampler, Schedule: l.engine.schedule,
+		Start: int64(l.state.Step), Steps: int64(l.total - l.state.Step), Workers: s.Data.Workers, Prefetch: s.Data.Prefetch})
+	return err
+}
+
+func (l *loop) load(ctx context.Context, c Corpus) error {
+	progress := func(p data.Progress) {
+		if l.env.Rank == 0 {
+			l.env.Observe(Event{Kind: EventIndex, Name: "reading the data", Done: p.Bytes, Of: p.TotalBytes})
+		}
+	}
+	if err := c.Scan(ctx); err != nil {
+		return &Error{l.spec.Positions["source"], err.Error()}
+	}
+	if err := c.Load(ctx, progress); err != nil {
+		return &Error{l.spec.Positions["source"], err.Error()}
+	}
+	return nil
+}
+
+// train is the loop over steps.
+func (l *loop) train(ctx context.Context) error {
+	l.report.gap = 200 * time.Millisecond
+	for l.state.Step < l.total && !l.state.Stopped {
+		m, stop, err := l.step(ctx)
+		if err != nil {
+			return err
+		}
+		if err := l.due(ctx, m, stop); err != nil {
+			return err
+		}
+		if stop && l.state.Step < l.total {
+			l.interrupted = true
+			break
+		}
+	}
+	if err := l.saver.wait(ctx); err != nil {
+		return err
+	}
+	if l.interrupted {
+		return ErrInterrupted
+	}
+	return nil
+}
+
+// stopAsked reports whether this rank was asked to stop.
+func (l *loop) stopAsked() bool {
+	select {
+	case <-l.env.Stop:
+		return true
+	default:
+		return false
+	}
+}
+
+// step runs one optimizer step and records it. stop says that some rank was asked to stop; every rank gets the
+// same answer, so that all leave after the same step.
+func (l *loop) step(ctx context.Context) (m Metrics, stop bool, err error) {
+	l.env.Status(fmt.Sprintf("step %d", l.state.Step))
+	t0 := time.Now()
+	sent0 := l.sent()
+	epoch, _ := l.sampler.Position(int64(l.state.Step))
+	rate := l.state.rate(l.spec.Optimizer.Rate(l.state.Step))
+	out, err := l.engine.step(ctx, l.loader, l.state.Step, rate, l.stopAsked())
+	if err != nil {
+		return nil, false, err
+	}
+	now := time.Now()
+	l.sentPerStep = l.sent() - sent0
+	l.hidden.add(out.trace)
+	if l.env.OnTrace != nil {
+		l.env.OnTrace(out.trace)
+	}
+	st := &l.state
+	st.Step++
+	st.Tokens += out.tokens
+	st.Seconds += now.Sub(t0).Seconds()
+	st.TrainLoss = out.loss
+	st.EpochLoss += out.lossSum
+	st.EpochWeight += out.weight
+	if l.firstStep == 0 {
+		l.firstStep = now.Sub(l.env.Started).Seconds()
+	}
+	m = Metrics{"epoch": float64(epoch), "loss": out.loss, "lr": rate, "grad_norm": out.norm, "tokens": float64(st.Tokens),
+		"tokens_per_s": float64(out.tokens) / now.Sub(t0).Seconds()}
+	if err := l.log.write("step", st.Step, m); err != nil {
+		l.env.Observe(Event{Kind: EventWarning, Text: err.Error()})
+	}
+	if l.env.Rank == 0 && (l.report.due(now) || st.Step == l.total || st.Step == 1) {
+		l.env.Observe(Event{Kind: EventStep, Step: st.Step, Total: l.total, Vals: m})
+	}
+	m["step"] = float64(st.Step)
+	return m, out.stop, nil
+}
+
+func (l *loop) sent() int64 {
+	if l.env.SentBytes == nil {
+		return 0
+	}
+	return l.env.SentBytes()
+}
+
+// due does what follows a step: the epoch's mean, evaluation, hooks, sample, checkpoint.
+func (l *loop) due(ctx context.Context, m Metrics, stop bool) error {
+	st := &l.state
+	if n := int(l.sampler.StepsPerEpoch()); st.Step%n == 0 {
+		mean := Metrics{"epoch": float64(st.Step/n - 1), "epoch_loss": ratio(st.EpochLoss, st.EpochWeight)}
+		st.EpochLoss, st.EpochWeight = 0, 0
+		if err := l.log.write("epoch", st.Step, mean); err != nil {
+			l.env.Observe(Event{Kind: EventWarning, Text: err.Error()})
+		}
+		if l.env.Rank == 0 {
+			l.env.Observe(Event{Kind: EventEpoch, Step: st.Step, Total: l.total, Vals: mean})
+		}
+	}
+	save := stop
+	if h := l.spec.OnStep; h != nil {
+		a, err := h(m)
+		if err != nil {
+			return err
+		}
+		st.apply(a)
+		save = save || a.Save
+	}
+	last := st.Step == l.total || st.Stopped
+	best := false
+	if e := l.spec.Evaluate; e != nil && !stop && (last || e.Every > 0 && st.Step%e.Every == 0) {
+		b, again, err := l.evaluate(ctx, m)
+		if err != nil {
+			return err
+		}
+		best, save = b, save || again
+	}
+	if l.env.Rank == 0 && !stop {
+		for _, s := range l.samples {
+			if last || s.spec.Every > 0 && st.Step%s.spec.Every == 0 {
+				text, err := s.draw(st.Step)
+				if err != nil {
+					return err
+				}
+				l.env.Observe(Event{Kind: EventSample, Step: st.Step, Text: text})
+			}
+		}
+	}
+	last = last || st.Stopped
+	if c := l.spec.Checkpoint; c != nil && (last || c.Every > 0 && st.Step%c.Every == 0) {
+		save = true
+	}
+	if save || best {
+		return l.saver.save(ctx, st, best)
+	}
+	return nil
+}
+
+// evaluate runs the evaluation, keeps the score and calls the hook.
+func (l *loop) evaluate(ctx context.Context, step Metrics) (best, save bool, err error) {
+	st := &l.state
+	l.env.Status(fmt.Sprintf("evaluation after step %d", st.Step))
+	m, err := l.eval.run(ctx)
+	if err != nil {
+		return false, false, err
+	}
+	st.Eval, st.EvalStep = m, st.Step
+	if err := l.log.write("eval", st.Step, m); err != nil {
+		l.env.Observe(Event{Kind: EventWarning, Text: err.Error()})
+	}
+	if l.env.Rank == 0 {
+		l.env.Observe(Event{Kind: EventEval, Step: st.Step, Total: l.total, Vals: m})
+	}
+	if key, sign := l.spec.Evaluate.best(); key != "" {
+		v := m[key]
+		if v == v && (st.BestStep == 0 || sign*v < sign*st.Best) {
+			st.Best, st.BestStep, best = v, st.Step, true
+		}
+	}
+	if h := l.spec.OnEval; h != nil {
+		seen := Metrics{}
+		for k, v := range step {
+			seen[k] = v
+		}
+		for k, v := range m {
+			seen[k] = v
+		}
+		a, err := h(seen)
+		if err != nil {
+			return false, false, err
+		}
+		st.apply(a)
+		save = a.Save
+	}
+	return best, save, nil
+}
+
+// best returns the metric that decides which checkpoint is best, and 1 or -1 to make smaller better.
+func (e *Evaluate) best() (key string, sign float64) {
+	sign = 1
+	if e.BestMode == "max" {
+		sign = -1
+	}
+	if e.Best == "loss" {
+		return "eval_loss", sign
+	}
+	return e.Best, sign
+}
+
+func ratio(sum, weight float64) float64 {
+	if weight == 0 {
+		return 0
+	}
+	return sum / weight
+}
+
+// finish makes the result. The last collective gathers the largest memory figures.
+func (l *loop) finish(ctx context.Context) (*Result, error) {
+	l.env.Status("finishing")
+	hash, err := checkpoint.WeightsHash(l.engine.weights())
+	if err != nil {
+		return nil, err
+	}
+	st := &l.state
+	r := &Result{Recipe: l.spec.Name, Steps: st.Step, Tokens: st.Tokens, Seconds: st.Seconds, TokensPerS: ratio(float64(st.Tokens), st.Seconds),
+		FirstStepS: l.firstStep, DataIndexS: l.indexSecs, Ranks: l.env.World, Threads: l.env.Threads, Kernels: l.env.Device.KernelSet(),
+		DataFingerprint: l.corpus.Fingerprint(), TrainLoss: st.TrainLoss, Eval: st.Eval, Digest: l.env.Digest,
+		Parameters: l.engine.plan.Summary().Parameters, SentBytes: l.sentPerStep, Overlap: l.hidden.fraction(),
+		WeightsSHA256: hash}
+	if st.Step > 0 {
+		e, _ := l.sampler.Position(int64(st.Step - 1))
+		r.Epoch = int(e)
+	}
+	if v, ok := st.Eval["eval_loss"]; ok {
+		r.EvalLoss = &v
+	}
+	if st.BestStep > 0 {
+		b := st.Best
+		r.BestEvalLoss = &b
+	}
+	if st.Stopped {
+		r.Stopped = "hook"
+	}
+	planned, used := l.memory()
+	figures := []float64{float64(planned), float64(used), float64(peakRSS())}
+	if l.env.World > 1 {
+		all, err := l.env.Group.AllGatherFloat64(ctx, "memory figures", figures)
+		if err != nil {
+			return nil, err
+		}
+		for _, f := range all {
+			for i := range figures {
+				figures[i] = max(figures[i], f[i])
+			}
+		}
+	}
+	r.PlannedPeak, r.Peak, r.PeakRSS = int64(figures[0]), int64(figures[1]), int64(figures[2])
+	return r, nil
+}
+
+func (l *loop) close() {
+	if l.loader != nil {
+		l.loader.Close()
+	}
+	if l.saver != nil {
+		l.saver.close()
+	}
+	if l.engine != nil {
+		l.engine.close()
+	}
+	if l.log != nil {
+		l.log.close()
+	}
+	if l.corpus != nil {
+		l.corpus.Close()
+	}
+}

@@ -1,0 +1,189 @@
+package train
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+
+	"starling/core/checkpoint"
+)
+
+// CheckpointFolder is the folder of checkpoints in a run folder.
+const CheckpointFolder = "checkpoints"
+
+// saver writes checkpoints from rank 0, where parameters and state are whole; the other ranks' saver does nothing.
+// A save that fails is a warning: the run goes on with its last good checkpoint.
+type saver struct {
+	env     *Env
+	files   *checkpoint.Saver // nil where this rank writes nothing
+	tensors []checkpoint.Tensor
+	saves   int
+	lastRun int // step of the last save
+}
+
+func newSaver(s *Spec, env *Env, e *engine) (*saver, error) {
+	out := &saver{env: env, lastRun: -1}
+	if s.Checkpoint == nil || env.Rank != 0 || env.RunDir == "" {
+		return out, nil
+	}
+	tensors, err := e.tensors()
+	if err != nil {
+		return nil, err
+	}
+	out.tensors = tensors
+	out.files, err = checkpoint.NewSaver(checkpoint.SaverConfig{
+		Dir: filepath.Join(env.RunDir, CheckpointFolder), Keep: s.Checkpoint.Keep, Snapshot: checkpoint.SnapshotBytes(tensors),
+		Done: func(o checkpoint.Outcome) {
+			if o.Err != nil {
+				env.Observe(Event{Kind: EventWarning, Step: int(o.Step), Text: o.Err.Error()})
+				return
+			}
+			env.Observe(Event{Kind: EventCheckpoint, Step: int(o.Step), Text: o.Path})
+		},
+	})
+	return out, err
+}
+
+// save copies the state and lets it be written in the background.
+func (s *saver) save(ctx context.Context, st *State, best bool) error {
+	if s.files == nil || s.lastRun == st.Step {
+		return nil
+	}
+	b, err := json.Marshal(st)
+	if err != nil {
+		return fmt.Errorf("checkpoint: trainer's state: %w", err)
+	}
+	s.lastRun = st.Step
+	s.saves++
+	return s.tolerate(s.files.Save(ctx, checkpoint.SaveRequest{Step: int64(st.Step), Tensors: s.tensors, Trainer: b, Best: best}))
+}
+
+// tolerate drops what Done has already reported.
+func (s *saver) tolerate(err error) error {
+	var failed *checkpoint.SaveError
+	if errors.As(err, &failed) {
+		return nil
+	}
+	return err
+}
+
+// wait returns once nothing is being written.
+func (s *saver) wait(ctx context.Context) error {
+	if s.files == nil {
+		return nil
+	}
+	return s.tolerate(s.files.Wait(ctx))
+}
+
+// last is the newest checkpoint that was committed, "" if none.
+func (s *saver) last() string {
+	if s.files == nil {
+		return ""
+	}
+	e, _ := s.files.Last()
+	return e.Path
+}
+
+func (s *saver) used() bool { return s.saves > 0 }
+
+func (s *saver) close() {
+	if s.files != nil {
+		s.files.Close()
+	}
+}
+
+// resume loads the newest good checkpoint of the run folder. Rank 0 verifies every byte and tells the others which one it is.
+func (l *loop) resume(ctx context.Context) error {
+	dir := filepath.Join(l.env.RunDir, CheckpointFolder)
+	path := ""
+	var c *checkpoint.Checkpoint
+	if l.env.Rank == 0 {
+		var skipped []checkpoint.Skipped
+		var err error
+		c, skipped, err = checkpoint.Latest(ctx, dir)
+		for _, s := range skipped {
+			l.env.Observe(Event{Kind: EventWarning, Text: "checkpoint passed over: " + s.String()})
+		}
+		switch {
+		case errors.Is(err, checkpoint.ErrNone):
+			l.env.Observe(Event{Kind: EventWarning, Text: "no checkpoint to resume from in " + dir + ": starting at step 0"})
+		case err != nil:
+			return err
+		default:
+			path = c.Path()
+		}
+	}
+	if l.env.World > 1 {
+		all, err := l.env.Group.AllGatherBytes(ctx, "checkpoint to resume from", []byte(path))
+		if err != nil {
+			return err
+		}
+		path = string(all[0])
+	}
+	if path == "" {
+		l.engine.initialise(l.spec.Seed)
+		return nil
+	}
+	if c == nil {
+		var err error
+		if c, err = checkpoint.Open(path); err != nil {
+			return err
+		}
+	}
+	defer c.Close()
+	if err := l.restore(c); err != nil {
+		return fmt.Errorf("resuming from %s: %w", path, err)
+	}
+	if l.env.Rank == 0 {
+		if l.saver.files != nil {
+			l.saver.files.Resumed(checkpoint.Entry{Step: c.Step(), Path: path})
+			l.saver.lastRun = l.state.Step
+		}
+		l.env.Observe(Event{Kind: EventNote, Step: l.state.Step, Text: fmt.Sprintf("resumed from %s at step %d", path, l.state.Step)})
+	}
+	return nil
+}
+
+// restore reads parameters, optimizer state and the loop's state.
+func (l *loop) restore(c *checkpoint.Checkpoint) error {
+	var st State
+	if err := json.Unmarshal(c.Trainer(), &st); err != nil {
+		return fmt.Errorf("the trainer's state: %w", err)
+	}
+	if st.Digest != l.state.Digest {
+		return fmt.Errorf("the checkpoint is of another recipe or other parameters (digest %.12s, now %.12s); "+
+			"only placement (ranks, threads, buckets) may differ. Give the run's own --set values, or start a new run", st.Digest, l.state.Digest)
+	}
+	if st.Data != l.state.Data {
+		return fmt.Errorf("the training data has changed since (fingerprint %.12s, now %.12s), so the run cannot go on as it began; restore the data or start a new run", st.Data, l.state.Data)
+	}
+	tensors, err := l.engine.tensors()
+	if err != nil {
+		return err
+	}
+	if err := l.engine.load(c, tensors); err != nil {
+		return err
+	}
+	l.state = st
+	return nil
+}
+
+// load fills tensors from a checkpoint.
+func (e *engine) load(c *checkpoint.Checkpoint, tensors []checkpoint.Tensor) error {
+	for _, t := range tensors {
+		info, ok := c.Lookup(t.Name)
+		if !ok {
+			return fmt.Errorf("it holds no tensor %q", t.Name)
+		}
+		if info.DType != t.DType || !slices.Equal(info.Shape, t.Shape) {
+			return fmt.Errorf("%s is %s%v there and %s%v in the recipe", t.Name, info.DType, info.Shape, t.DType, t.Shape)
+		}
+		if err := c.ReadRange(t.Name, 0, t.Data); err != nil {
+			return err
+		}
+	}
+	return nil
+}
