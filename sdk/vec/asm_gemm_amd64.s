@@ -7701,8 +7701,8 @@ loadpart:
 	LEAQ       tail_masks<>+0(SB), DI
 	MOVQ       BX, R8
 	NEGQ       R8
-	VMOVUPS    64(DI)(R8*4), Y2
-	VMOVUPS    96(DI)(R8*4), Y3
+	VMOVUPS    128(DI)(R8*4), Y2
+	VMOVUPS    160(DI)(R8*4), Y3
 	VMASKMOVPS (SI), Y2, Y0
 	VMASKMOVPS 32(SI), Y3, Y1
 
@@ -7771,8 +7771,8 @@ storepart:
 	LEAQ       tail_masks<>+0(SB), DI
 	MOVQ       BX, R8
 	NEGQ       R8
-	VMOVUPS    64(DI)(R8*4), Y2
-	VMOVUPS    96(DI)(R8*4), Y3
+	VMOVUPS    128(DI)(R8*4), Y2
+	VMOVUPS    160(DI)(R8*4), Y3
 	VMASKMOVPS Y0, Y2, (SI)
 	VMASKMOVPS Y1, Y3, 32(SI)
 
@@ -7801,23 +7801,55 @@ DATA tail_masks<>+48(SB)/4, $0xffffffff
 DATA tail_masks<>+52(SB)/4, $0xffffffff
 DATA tail_masks<>+56(SB)/4, $0xffffffff
 DATA tail_masks<>+60(SB)/4, $0xffffffff
-DATA tail_masks<>+64(SB)/4, $0x00000000
-DATA tail_masks<>+68(SB)/4, $0x00000000
-DATA tail_masks<>+72(SB)/4, $0x00000000
-DATA tail_masks<>+76(SB)/4, $0x00000000
-DATA tail_masks<>+80(SB)/4, $0x00000000
-DATA tail_masks<>+84(SB)/4, $0x00000000
-DATA tail_masks<>+88(SB)/4, $0x00000000
-DATA tail_masks<>+92(SB)/4, $0x00000000
-DATA tail_masks<>+96(SB)/4, $0x00000000
-DATA tail_masks<>+100(SB)/4, $0x00000000
-DATA tail_masks<>+104(SB)/4, $0x00000000
-DATA tail_masks<>+108(SB)/4, $0x00000000
-DATA tail_masks<>+112(SB)/4, $0x00000000
-DATA tail_masks<>+116(SB)/4, $0x00000000
-DATA tail_masks<>+120(SB)/4, $0x00000000
-DATA tail_masks<>+124(SB)/4, $0x00000000
-GLOBL tail_masks<>(SB), RODATA|NOPTR, $128
+DATA tail_masks<>+64(SB)/4, $0xffffffff
+DATA tail_masks<>+68(SB)/4, $0xffffffff
+DATA tail_masks<>+72(SB)/4, $0xffffffff
+DATA tail_masks<>+76(SB)/4, $0xffffffff
+DATA tail_masks<>+80(SB)/4, $0xffffffff
+DATA tail_masks<>+84(SB)/4, $0xffffffff
+DATA tail_masks<>+88(SB)/4, $0xffffffff
+DATA tail_masks<>+92(SB)/4, $0xffffffff
+DATA tail_masks<>+96(SB)/4, $0xffffffff
+DATA tail_masks<>+100(SB)/4, $0xffffffff
+DATA tail_masks<>+104(SB)/4, $0xffffffff
+DATA tail_masks<>+108(SB)/4, $0xffffffff
+DATA tail_masks<>+112(SB)/4, $0xffffffff
+DATA tail_masks<>+116(SB)/4, $0xffffffff
+DATA tail_masks<>+120(SB)/4, $0xffffffff
+DATA tail_masks<>+124(SB)/4, $0xffffffff
+DATA tail_masks<>+128(SB)/4, $0x00000000
+DATA tail_masks<>+132(SB)/4, $0x00000000
+DATA tail_masks<>+136(SB)/4, $0x00000000
+DATA tail_masks<>+140(SB)/4, $0x00000000
+DATA tail_masks<>+144(SB)/4, $0x00000000
+DATA tail_masks<>+148(SB)/4, $0x00000000
+DATA tail_masks<>+152(SB)/4, $0x00000000
+DATA tail_masks<>+156(SB)/4, $0x00000000
+DATA tail_masks<>+160(SB)/4, $0x00000000
+DATA tail_masks<>+164(SB)/4, $0x00000000
+DATA tail_masks<>+168(SB)/4, $0x00000000
+DATA tail_masks<>+172(SB)/4, $0x00000000
+DATA tail_masks<>+176(SB)/4, $0x00000000
+DATA tail_masks<>+180(SB)/4, $0x00000000
+DATA tail_masks<>+184(SB)/4, $0x00000000
+DATA tail_masks<>+188(SB)/4, $0x00000000
+DATA tail_masks<>+192(SB)/4, $0x00000000
+DATA tail_masks<>+196(SB)/4, $0x00000000
+DATA tail_masks<>+200(SB)/4, $0x00000000
+DATA tail_masks<>+204(SB)/4, $0x00000000
+DATA tail_masks<>+208(SB)/4, $0x00000000
+DATA tail_masks<>+212(SB)/4, $0x00000000
+DATA tail_masks<>+216(SB)/4, $0x00000000
+DATA tail_masks<>+220(SB)/4, $0x00000000
+DATA tail_masks<>+224(SB)/4, $0x00000000
+DATA tail_masks<>+228(SB)/4, $0x00000000
+DATA tail_masks<>+232(SB)/4, $0x00000000
+DATA tail_masks<>+236(SB)/4, $0x00000000
+DATA tail_masks<>+240(SB)/4, $0x00000000
+DATA tail_masks<>+244(SB)/4, $0x00000000
+DATA tail_masks<>+248(SB)/4, $0x00000000
+DATA tail_masks<>+252(SB)/4, $0x00000000
+GLOBL tail_masks<>(SB), RODATA|NOPTR, $256
 
 // func gemmTileRows2AVX2(k int, a *float32, lda int, b *float32, ldb int, bpanel int, c *float32, ldc int, n int, load int)
 // Requires: AVX, FMA3, MMX+
@@ -7857,8 +7889,8 @@ loadpart:
 	LEAQ       tail_masks<>+0(SB), R9
 	MOVQ       SI, R10
 	NEGQ       R10
-	VMOVUPS    64(R9)(R10*4), Y4
-	VMOVUPS    96(R9)(R10*4), Y5
+	VMOVUPS    128(R9)(R10*4), Y4
+	VMOVUPS    160(R9)(R10*4), Y5
 	VMASKMOVPS (DI), Y4, Y0
 	VMASKMOVPS 32(DI), Y5, Y1
 	ADDQ       R8, DI
@@ -7948,8 +7980,8 @@ storepart:
 	LEAQ       tail_masks<>+0(SB), R9
 	MOVQ       SI, R10
 	NEGQ       R10
-	VMOVUPS    64(R9)(R10*4), Y4
-	VMOVUPS    96(R9)(R10*4), Y5
+	VMOVUPS    128(R9)(R10*4), Y4
+	VMOVUPS    160(R9)(R10*4), Y5
 	VMASKMOVPS Y0, Y4, (DI)
 	VMASKMOVPS Y1, Y5, 32(DI)
 	ADDQ       R8, DI
@@ -8010,8 +8042,8 @@ loadpart:
 	LEAQ       tail_masks<>+0(SB), R9
 	MOVQ       SI, R10
 	NEGQ       R10
-	VMOVUPS    64(R9)(R10*4), Y6
-	VMOVUPS    96(R9)(R10*4), Y7
+	VMOVUPS    128(R9)(R10*4), Y6
+	VMOVUPS    160(R9)(R10*4), Y7
 	VMASKMOVPS (DI), Y6, Y0
 	VMASKMOVPS 32(DI), Y7, Y1
 	ADDQ       R8, DI
@@ -8122,8 +8154,8 @@ storepart:
 	LEAQ       tail_masks<>+0(SB), R9
 	MOVQ       SI, R10
 	NEGQ       R10
-	VMOVUPS    64(R9)(R10*4), Y6
-	VMOVUPS    96(R9)(R10*4), Y7
+	VMOVUPS    128(R9)(R10*4), Y6
+	VMOVUPS    160(R9)(R10*4), Y7
 	VMASKMOVPS Y0, Y6, (DI)
 	VMASKMOVPS Y1, Y7, 32(DI)
 	ADDQ       R8, DI
@@ -8194,8 +8226,8 @@ loadpart:
 	LEAQ       tail_masks<>+0(SB), R9
 	MOVQ       SI, R10
 	NEGQ       R10
-	VMOVUPS    64(R9)(R10*4), Y8
-	VMOVUPS    96(R9)(R10*4), Y9
+	VMOVUPS    128(R9)(R10*4), Y8
+	VMOVUPS    160(R9)(R10*4), Y9
 	VMASKMOVPS (DI), Y8, Y0
 	VMASKMOVPS 32(DI), Y9, Y1
 	ADDQ       R8, DI
@@ -8331,8 +8363,8 @@ storepart:
 	LEAQ       tail_masks<>+0(SB), R9
 	MOVQ       SI, R10
 	NEGQ       R10
-	VMOVUPS    64(R9)(R10*4), Y8
-	VMOVUPS    96(R9)(R10*4), Y9
+	VMOVUPS    128(R9)(R10*4), Y8
+	VMOVUPS    160(R9)(R10*4), Y9
 	VMASKMOVPS Y0, Y8, (DI)
 	VMASKMOVPS Y1, Y9, 32(DI)
 	ADDQ       R8, DI
@@ -8413,8 +8445,8 @@ loadpart:
 	LEAQ       tail_masks<>+0(SB), R9
 	MOVQ       SI, R10
 	NEGQ       R10
-	VMOVUPS    64(R9)(R10*4), Y10
-	VMOVUPS    96(R9)(R10*4), Y11
+	VMOVUPS    128(R9)(R10*4), Y10
+	VMOVUPS    160(R9)(R10*4), Y11
 	VMASKMOVPS (DI), Y10, Y0
 	VMASKMOVPS 32(DI), Y11, Y1
 	ADDQ       R8, DI
@@ -8571,8 +8603,8 @@ storepart:
 	LEAQ       tail_masks<>+0(SB), R9
 	MOVQ       SI, R10
 	NEGQ       R10
-	VMOVUPS    64(R9)(R10*4), Y10
-	VMOVUPS    96(R9)(R10*4), Y11
+	VMOVUPS    128(R9)(R10*4), Y10
+	VMOVUPS    160(R9)(R10*4), Y11
 	VMASKMOVPS Y0, Y10, (DI)
 	VMASKMOVPS Y1, Y11, 32(DI)
 	ADDQ       R8, DI
@@ -8663,8 +8695,8 @@ loadpart:
 	LEAQ       tail_masks<>+0(SB), R9
 	MOVQ       SI, R10
 	NEGQ       R10
-	VMOVUPS    64(R9)(R10*4), Y12
-	VMOVUPS    96(R9)(R10*4), Y13
+	VMOVUPS    128(R9)(R10*4), Y12
+	VMOVUPS    160(R9)(R10*4), Y13
 	VMASKMOVPS (DI), Y12, Y0
 	VMASKMOVPS 32(DI), Y13, Y1
 	ADDQ       R8, DI
@@ -8842,8 +8874,8 @@ storepart:
 	LEAQ       tail_masks<>+0(SB), R9
 	MOVQ       SI, R10
 	NEGQ       R10
-	VMOVUPS    64(R9)(R10*4), Y12
-	VMOVUPS    96(R9)(R10*4), Y13
+	VMOVUPS    128(R9)(R10*4), Y12
+	VMOVUPS    160(R9)(R10*4), Y13
 	VMASKMOVPS Y0, Y12, (DI)
 	VMASKMOVPS Y1, Y13, 32(DI)
 	ADDQ       R8, DI
@@ -8902,8 +8934,8 @@ loadpart:
 	LEAQ       tail_masks<>+0(SB), R8
 	MOVQ       SI, R9
 	NEGQ       R9
-	VMOVUPS    64(R8)(R9*4), Y2
-	VMOVUPS    96(R8)(R9*4), Y3
+	VMOVUPS    128(R8)(R9*4), Y2
+	VMOVUPS    160(R8)(R9*4), Y3
 	VMASKMOVPS (DI), Y2, Y0
 	VMASKMOVPS 32(DI), Y3, Y1
 
@@ -8975,8 +9007,8 @@ storepart:
 	LEAQ       tail_masks<>+0(SB), R8
 	MOVQ       SI, R9
 	NEGQ       R9
-	VMOVUPS    64(R8)(R9*4), Y2
-	VMOVUPS    96(R8)(R9*4), Y3
+	VMOVUPS    128(R8)(R9*4), Y2
+	VMOVUPS    160(R8)(R9*4), Y3
 	VMASKMOVPS Y0, Y2, (DI)
 	VMASKMOVPS Y1, Y3, 32(DI)
 
@@ -9027,8 +9059,8 @@ loadpart:
 	LEAQ       tail_masks<>+0(SB), R9
 	MOVQ       SI, R10
 	NEGQ       R10
-	VMOVUPS    64(R9)(R10*4), Y4
-	VMOVUPS    96(R9)(R10*4), Y5
+	VMOVUPS    128(R9)(R10*4), Y4
+	VMOVUPS    160(R9)(R10*4), Y5
 	VMASKMOVPS (DI), Y4, Y0
 	VMASKMOVPS 32(DI), Y5, Y1
 	ADDQ       R8, DI
@@ -9121,8 +9153,8 @@ storepart:
 	LEAQ       tail_masks<>+0(SB), R9
 	MOVQ       SI, R10
 	NEGQ       R10
-	VMOVUPS    64(R9)(R10*4), Y4
-	VMOVUPS    96(R9)(R10*4), Y5
+	VMOVUPS    128(R9)(R10*4), Y4
+	VMOVUPS    160(R9)(R10*4), Y5
 	VMASKMOVPS Y0, Y4, (DI)
 	VMASKMOVPS Y1, Y5, 32(DI)
 	ADDQ       R8, DI
@@ -9183,8 +9215,8 @@ loadpart:
 	LEAQ       tail_masks<>+0(SB), R9
 	MOVQ       SI, R10
 	NEGQ       R10
-	VMOVUPS    64(R9)(R10*4), Y6
-	VMOVUPS    96(R9)(R10*4), Y7
+	VMOVUPS    128(R9)(R10*4), Y6
+	VMOVUPS    160(R9)(R10*4), Y7
 	VMASKMOVPS (DI), Y6, Y0
 	VMASKMOVPS 32(DI), Y7, Y1
 	ADDQ       R8, DI
@@ -9298,8 +9330,8 @@ storepart:
 	LEAQ       tail_masks<>+0(SB), R9
 	MOVQ       SI, R10
 	NEGQ       R10
-	VMOVUPS    64(R9)(R10*4), Y6
-	VMOVUPS    96(R9)(R10*4), Y7
+	VMOVUPS    128(R9)(R10*4), Y6
+	VMOVUPS    160(R9)(R10*4), Y7
 	VMASKMOVPS Y0, Y6, (DI)
 	VMASKMOVPS Y1, Y7, 32(DI)
 	ADDQ       R8, DI
@@ -9370,8 +9402,8 @@ loadpart:
 	LEAQ       tail_masks<>+0(SB), R9
 	MOVQ       SI, R10
 	NEGQ       R10
-	VMOVUPS    64(R9)(R10*4), Y8
-	VMOVUPS    96(R9)(R10*4), Y9
+	VMOVUPS    128(R9)(R10*4), Y8
+	VMOVUPS    160(R9)(R10*4), Y9
 	VMASKMOVPS (DI), Y8, Y0
 	VMASKMOVPS 32(DI), Y9, Y1
 	ADDQ       R8, DI
@@ -9506,8 +9538,8 @@ storepart:
 	LEAQ       tail_masks<>+0(SB), R9
 	MOVQ       SI, R10
 	NEGQ       R10
-	VMOVUPS    64(R9)(R10*4), Y8
-	VMOVUPS    96(R9)(R10*4), Y9
+	VMOVUPS    128(R9)(R10*4), Y8
+	VMOVUPS    160(R9)(R10*4), Y9
 	VMASKMOVPS Y0, Y8, (DI)
 	VMASKMOVPS Y1, Y9, 32(DI)
 	ADDQ       R8, DI
@@ -9588,8 +9620,8 @@ loadpart:
 	LEAQ       tail_masks<>+0(SB), R9
 	MOVQ       SI, R10
 	NEGQ       R10
-	VMOVUPS    64(R9)(R10*4), Y10
-	VMOVUPS    96(R9)(R10*4), Y11
+	VMOVUPS    128(R9)(R10*4), Y10
+	VMOVUPS    160(R9)(R10*4), Y11
 	VMASKMOVPS (DI), Y10, Y0
 	VMASKMOVPS 32(DI), Y11, Y1
 	ADDQ       R8, DI
@@ -9745,8 +9777,8 @@ storepart:
 	LEAQ       tail_masks<>+0(SB), R9
 	MOVQ       SI, R10
 	NEGQ       R10
-	VMOVUPS    64(R9)(R10*4), Y10
-	VMOVUPS    96(R9)(R10*4), Y11
+	VMOVUPS    128(R9)(R10*4), Y10
+	VMOVUPS    160(R9)(R10*4), Y11
 	VMASKMOVPS Y0, Y10, (DI)
 	VMASKMOVPS Y1, Y11, 32(DI)
 	ADDQ       R8, DI
@@ -9837,8 +9869,8 @@ loadpart:
 	LEAQ       tail_masks<>+0(SB), R9
 	MOVQ       SI, R10
 	NEGQ       R10
-	VMOVUPS    64(R9)(R10*4), Y12
-	VMOVUPS    96(R9)(R10*4), Y13
+	VMOVUPS    128(R9)(R10*4), Y12
+	VMOVUPS    160(R9)(R10*4), Y13
 	VMASKMOVPS (DI), Y12, Y0
 	VMASKMOVPS 32(DI), Y13, Y1
 	ADDQ       R8, DI
@@ -10015,8 +10047,8 @@ storepart:
 	LEAQ       tail_masks<>+0(SB), R9
 	MOVQ       SI, R10
 	NEGQ       R10
-	VMOVUPS    64(R9)(R10*4), Y12
-	VMOVUPS    96(R9)(R10*4), Y13
+	VMOVUPS    128(R9)(R10*4), Y12
+	VMOVUPS    160(R9)(R10*4), Y13
 	VMASKMOVPS Y0, Y12, (DI)
 	VMASKMOVPS Y1, Y13, 32(DI)
 	ADDQ       R8, DI
@@ -10073,8 +10105,8 @@ rows:
 part:
 	LEAQ    tail_masks<>+0(SB), R8
 	NEGQ    SI
-	VMOVUPS 64(R8)(SI*4), Y2
-	VMOVUPS 96(R8)(SI*4), Y3
+	VMOVUPS 128(R8)(SI*4), Y2
+	VMOVUPS 160(R8)(SI*4), Y3
 
 partrows:
 	VMASKMOVPS (CX), Y2, Y0
@@ -10154,7 +10186,7 @@ rest:
 	JZ         done
 	LEAQ       tail_masks<>+0(SB), R8
 	NEGQ       AX
-	VMOVUPS    64(R8)(AX*4), Y0
+	VMOVUPS    128(R8)(AX*4), Y0
 	VMASKMOVPS (CX), Y0, Y1
 	VMASKMOVPS (CX)(DX*1), Y0, Y2
 	VMASKMOVPS (CX)(DX*2), Y0, Y3

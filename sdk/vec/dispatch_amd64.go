@@ -6,225 +6,969 @@ package vec
 const chunk = 16384
 
 func add(dst, a, b []float32) {
-	addGeneric(dst, a, b)
+	switch active {
+	case setAVX512:
+		for i := 0; i < len(dst); i += chunk {
+			j := min(i+chunk, len(dst))
+			addAVX512(dst[i:j], a[i:j], b[i:j])
+		}
+	case setAVX2:
+		for i := 0; i < len(dst); i += chunk {
+			j := min(i+chunk, len(dst))
+			addAVX2(dst[i:j], a[i:j], b[i:j])
+		}
+	default:
+		addGeneric(dst, a, b)
+	}
 }
 
 func sub(dst, a, b []float32) {
-	subGeneric(dst, a, b)
+	switch active {
+	case setAVX512:
+		for i := 0; i < len(dst); i += chunk {
+			j := min(i+chunk, len(dst))
+			subAVX512(dst[i:j], a[i:j], b[i:j])
+		}
+	case setAVX2:
+		for i := 0; i < len(dst); i += chunk {
+			j := min(i+chunk, len(dst))
+			subAVX2(dst[i:j], a[i:j], b[i:j])
+		}
+	default:
+		subGeneric(dst, a, b)
+	}
 }
 
 func mul(dst, a, b []float32) {
-	mulGeneric(dst, a, b)
+	switch active {
+	case setAVX512:
+		for i := 0; i < len(dst); i += chunk {
+			j := min(i+chunk, len(dst))
+			mulAVX512(dst[i:j], a[i:j], b[i:j])
+		}
+	case setAVX2:
+		for i := 0; i < len(dst); i += chunk {
+			j := min(i+chunk, len(dst))
+			mulAVX2(dst[i:j], a[i:j], b[i:j])
+		}
+	default:
+		mulGeneric(dst, a, b)
+	}
 }
 
 func div(dst, a, b []float32) {
-	divGeneric(dst, a, b)
+	switch active {
+	case setAVX512:
+		for i := 0; i < len(dst); i += chunk {
+			j := min(i+chunk, len(dst))
+			divAVX512(dst[i:j], a[i:j], b[i:j])
+		}
+	case setAVX2:
+		for i := 0; i < len(dst); i += chunk {
+			j := min(i+chunk, len(dst))
+			divAVX2(dst[i:j], a[i:j], b[i:j])
+		}
+	default:
+		divGeneric(dst, a, b)
+	}
 }
 
 func maximum(dst, a, b []float32) {
-	maximumGeneric(dst, a, b)
+	switch active {
+	case setAVX512:
+		for i := 0; i < len(dst); i += chunk {
+			j := min(i+chunk, len(dst))
+			maximumAVX512(dst[i:j], a[i:j], b[i:j])
+		}
+	case setAVX2:
+		for i := 0; i < len(dst); i += chunk {
+			j := min(i+chunk, len(dst))
+			maximumAVX2(dst[i:j], a[i:j], b[i:j])
+		}
+	default:
+		maximumGeneric(dst, a, b)
+	}
 }
 
 func minimum(dst, a, b []float32) {
-	minimumGeneric(dst, a, b)
+	switch active {
+	case setAVX512:
+		for i := 0; i < len(dst); i += chunk {
+			j := min(i+chunk, len(dst))
+			minimumAVX512(dst[i:j], a[i:j], b[i:j])
+		}
+	case setAVX2:
+		for i := 0; i < len(dst); i += chunk {
+			j := min(i+chunk, len(dst))
+			minimumAVX2(dst[i:j], a[i:j], b[i:j])
+		}
+	default:
+		minimumGeneric(dst, a, b)
+	}
 }
 
 func mulAddTo(dst, a, b []float32) {
-	mulAddToGeneric(dst, a, b)
+	switch active {
+	case setAVX512:
+		for i := 0; i < len(dst); i += chunk {
+			j := min(i+chunk, len(dst))
+			mulAddToAVX512(dst[i:j], a[i:j], b[i:j])
+		}
+	case setAVX2:
+		for i := 0; i < len(dst); i += chunk {
+			j := min(i+chunk, len(dst))
+			mulAddToAVX2(dst[i:j], a[i:j], b[i:j])
+		}
+	default:
+		mulAddToGeneric(dst, a, b)
+	}
 }
 
 func addScalar(dst, x []float32, s float32) {
-	addScalarGeneric(dst, x, s)
+	switch active {
+	case setAVX512:
+		for i := 0; i < len(dst); i += chunk {
+			j := min(i+chunk, len(dst))
+			addScalarAVX512(dst[i:j], x[i:j], s)
+		}
+	case setAVX2:
+		for i := 0; i < len(dst); i += chunk {
+			j := min(i+chunk, len(dst))
+			addScalarAVX2(dst[i:j], x[i:j], s)
+		}
+	default:
+		addScalarGeneric(dst, x, s)
+	}
 }
 
 func scale(dst, x []float32, s float32) {
-	scaleGeneric(dst, x, s)
+	switch active {
+	case setAVX512:
+		for i := 0; i < len(dst); i += chunk {
+			j := min(i+chunk, len(dst))
+			scaleAVX512(dst[i:j], x[i:j], s)
+		}
+	case setAVX2:
+		for i := 0; i < len(dst); i += chunk {
+			j := min(i+chunk, len(dst))
+			scaleAVX2(dst[i:j], x[i:j], s)
+		}
+	default:
+		scaleGeneric(dst, x, s)
+	}
 }
 
 func axpy(dst, x []float32, s float32) {
-	axpyGeneric(dst, x, s)
+	switch active {
+	case setAVX512:
+		for i := 0; i < len(dst); i += chunk {
+			j := min(i+chunk, len(dst))
+			axpyAVX512(dst[i:j], x[i:j], s)
+		}
+	case setAVX2:
+		for i := 0; i < len(dst); i += chunk {
+			j := min(i+chunk, len(dst))
+			axpyAVX2(dst[i:j], x[i:j], s)
+		}
+	default:
+		axpyGeneric(dst, x, s)
+	}
 }
 
 func neg(dst, x []float32) {
-	negGeneric(dst, x)
+	switch active {
+	case setAVX512:
+		for i := 0; i < len(dst); i += chunk {
+			j := min(i+chunk, len(dst))
+			negAVX512(dst[i:j], x[i:j])
+		}
+	case setAVX2:
+		for i := 0; i < len(dst); i += chunk {
+			j := min(i+chunk, len(dst))
+			negAVX2(dst[i:j], x[i:j])
+		}
+	default:
+		negGeneric(dst, x)
+	}
 }
 
 func abs(dst, x []float32) {
-	absGeneric(dst, x)
+	switch active {
+	case setAVX512:
+		for i := 0; i < len(dst); i += chunk {
+			j := min(i+chunk, len(dst))
+			absAVX512(dst[i:j], x[i:j])
+		}
+	case setAVX2:
+		for i := 0; i < len(dst); i += chunk {
+			j := min(i+chunk, len(dst))
+			absAVX2(dst[i:j], x[i:j])
+		}
+	default:
+		absGeneric(dst, x)
+	}
 }
 
 func sqrt(dst, x []float32) {
-	sqrtGeneric(dst, x)
+	switch active {
+	case setAVX512:
+		for i := 0; i < len(dst); i += chunk {
+			j := min(i+chunk, len(dst))
+			sqrtAVX512(dst[i:j], x[i:j])
+		}
+	case setAVX2:
+		for i := 0; i < len(dst); i += chunk {
+			j := min(i+chunk, len(dst))
+			sqrtAVX2(dst[i:j], x[i:j])
+		}
+	default:
+		sqrtGeneric(dst, x)
+	}
 }
 
 func rsqrt(dst, x []float32) {
-	rsqrtGeneric(dst, x)
+	switch active {
+	case setAVX512:
+		for i := 0; i < len(dst); i += chunk {
+			j := min(i+chunk, len(dst))
+			rsqrtAVX512(dst[i:j], x[i:j])
+		}
+	case setAVX2:
+		for i := 0; i < len(dst); i += chunk {
+			j := min(i+chunk, len(dst))
+			rsqrtAVX2(dst[i:j], x[i:j])
+		}
+	default:
+		rsqrtGeneric(dst, x)
+	}
 }
 
 func exp(dst, x []float32) {
-	expGeneric(dst, x)
+	switch active {
+	case setAVX512:
+		for i := 0; i < len(dst); i += chunk {
+			j := min(i+chunk, len(dst))
+			expAVX512(dst[i:j], x[i:j])
+		}
+	case setAVX2:
+		for i := 0; i < len(dst); i += chunk {
+			j := min(i+chunk, len(dst))
+			expAVX2(dst[i:j], x[i:j])
+		}
+	default:
+		expGeneric(dst, x)
+	}
 }
 
 func log(dst, x []float32) {
-	logGeneric(dst, x)
+	switch active {
+	case setAVX512:
+		for i := 0; i < len(dst); i += chunk {
+			j := min(i+chunk, len(dst))
+			logAVX512(dst[i:j], x[i:j])
+		}
+	case setAVX2:
+		for i := 0; i < len(dst); i += chunk {
+			j := min(i+chunk, len(dst))
+			logAVX2(dst[i:j], x[i:j])
+		}
+	default:
+		logGeneric(dst, x)
+	}
 }
 
 func tanh(dst, x []float32) {
-	tanhGeneric(dst, x)
+	switch active {
+	case setAVX512:
+		for i := 0; i < len(dst); i += chunk {
+			j := min(i+chunk, len(dst))
+			tanhAVX512(dst[i:j], x[i:j])
+		}
+	case setAVX2:
+		for i := 0; i < len(dst); i += chunk {
+			j := min(i+chunk, len(dst))
+			tanhAVX2(dst[i:j], x[i:j])
+		}
+	default:
+		tanhGeneric(dst, x)
+	}
 }
 
 func sigmoid(dst, x []float32) {
-	sigmoidGeneric(dst, x)
+	switch active {
+	case setAVX512:
+		for i := 0; i < len(dst); i += chunk {
+			j := min(i+chunk, len(dst))
+			sigmoidAVX512(dst[i:j], x[i:j])
+		}
+	case setAVX2:
+		for i := 0; i < len(dst); i += chunk {
+			j := min(i+chunk, len(dst))
+			sigmoidAVX2(dst[i:j], x[i:j])
+		}
+	default:
+		sigmoidGeneric(dst, x)
+	}
 }
 
 func relu(dst, x []float32) {
-	reluGeneric(dst, x)
+	switch active {
+	case setAVX512:
+		for i := 0; i < len(dst); i += chunk {
+			j := min(i+chunk, len(dst))
+			reluAVX512(dst[i:j], x[i:j])
+		}
+	case setAVX2:
+		for i := 0; i < len(dst); i += chunk {
+			j := min(i+chunk, len(dst))
+			reluAVX2(dst[i:j], x[i:j])
+		}
+	default:
+		reluGeneric(dst, x)
+	}
 }
 
 func gelu(dst, x []float32) {
-	geluGeneric(dst, x)
+	switch active {
+	case setAVX512:
+		for i := 0; i < len(dst); i += chunk {
+			j := min(i+chunk, len(dst))
+			geluAVX512(dst[i:j], x[i:j])
+		}
+	case setAVX2:
+		for i := 0; i < len(dst); i += chunk {
+			j := min(i+chunk, len(dst))
+			geluAVX2(dst[i:j], x[i:j])
+		}
+	default:
+		geluGeneric(dst, x)
+	}
 }
 
 func geluErf(dst, x []float32) {
-	geluErfGeneric(dst, x)
+	switch active {
+	case setAVX512:
+		for i := 0; i < len(dst); i += chunk {
+			j := min(i+chunk, len(dst))
+			geluErfAVX512(dst[i:j], x[i:j])
+		}
+	case setAVX2:
+		for i := 0; i < len(dst); i += chunk {
+			j := min(i+chunk, len(dst))
+			geluErfAVX2(dst[i:j], x[i:j])
+		}
+	default:
+		geluErfGeneric(dst, x)
+	}
 }
 
 func silu(dst, x []float32) {
-	siluGeneric(dst, x)
+	switch active {
+	case setAVX512:
+		for i := 0; i < len(dst); i += chunk {
+			j := min(i+chunk, len(dst))
+			siluAVX512(dst[i:j], x[i:j])
+		}
+	case setAVX2:
+		for i := 0; i < len(dst); i += chunk {
+			j := min(i+chunk, len(dst))
+			siluAVX2(dst[i:j], x[i:j])
+		}
+	default:
+		siluGeneric(dst, x)
+	}
 }
 
 func tanhGrad(dst, y, dy []float32) {
-	tanhGradGeneric(dst, y, dy)
+	switch active {
+	case setAVX512:
+		for i := 0; i < len(dst); i += chunk {
+			j := min(i+chunk, len(dst))
+			tanhGradAVX512(dst[i:j], y[i:j], dy[i:j])
+		}
+	case setAVX2:
+		for i := 0; i < len(dst); i += chunk {
+			j := min(i+chunk, len(dst))
+			tanhGradAVX2(dst[i:j], y[i:j], dy[i:j])
+		}
+	default:
+		tanhGradGeneric(dst, y, dy)
+	}
 }
 
 func sigmoidGrad(dst, y, dy []float32) {
-	sigmoidGradGeneric(dst, y, dy)
+	switch active {
+	case setAVX512:
+		for i := 0; i < len(dst); i += chunk {
+			j := min(i+chunk, len(dst))
+			sigmoidGradAVX512(dst[i:j], y[i:j], dy[i:j])
+		}
+	case setAVX2:
+		for i := 0; i < len(dst); i += chunk {
+			j := min(i+chunk, len(dst))
+			sigmoidGradAVX2(dst[i:j], y[i:j], dy[i:j])
+		}
+	default:
+		sigmoidGradGeneric(dst, y, dy)
+	}
 }
 
 func reluGrad(dst, x, dy []float32) {
-	reluGradGeneric(dst, x, dy)
+	switch active {
+	case setAVX512:
+		for i := 0; i < len(dst); i += chunk {
+			j := min(i+chunk, len(dst))
+			reluGradAVX512(dst[i:j], x[i:j], dy[i:j])
+		}
+	case setAVX2:
+		for i := 0; i < len(dst); i += chunk {
+			j := min(i+chunk, len(dst))
+			reluGradAVX2(dst[i:j], x[i:j], dy[i:j])
+		}
+	default:
+		reluGradGeneric(dst, x, dy)
+	}
 }
 
 func geluGrad(dst, x, dy []float32) {
-	geluGradGeneric(dst, x, dy)
+	switch active {
+	case setAVX512:
+		for i := 0; i < len(dst); i += chunk {
+			j := min(i+chunk, len(dst))
+			geluGradAVX512(dst[i:j], x[i:j], dy[i:j])
+		}
+	case setAVX2:
+		for i := 0; i < len(dst); i += chunk {
+			j := min(i+chunk, len(dst))
+			geluGradAVX2(dst[i:j], x[i:j], dy[i:j])
+		}
+	default:
+		geluGradGeneric(dst, x, dy)
+	}
 }
 
 func geluErfGrad(dst, x, dy []float32) {
-	geluErfGradGeneric(dst, x, dy)
+	switch active {
+	case setAVX512:
+		for i := 0; i < len(dst); i += chunk {
+			j := min(i+chunk, len(dst))
+			geluErfGradAVX512(dst[i:j], x[i:j], dy[i:j])
+		}
+	case setAVX2:
+		for i := 0; i < len(dst); i += chunk {
+			j := min(i+chunk, len(dst))
+			geluErfGradAVX2(dst[i:j], x[i:j], dy[i:j])
+		}
+	default:
+		geluErfGradGeneric(dst, x, dy)
+	}
 }
 
 func siluGrad(dst, x, dy []float32) {
-	siluGradGeneric(dst, x, dy)
+	switch active {
+	case setAVX512:
+		for i := 0; i < len(dst); i += chunk {
+			j := min(i+chunk, len(dst))
+			siluGradAVX512(dst[i:j], x[i:j], dy[i:j])
+		}
+	case setAVX2:
+		for i := 0; i < len(dst); i += chunk {
+			j := min(i+chunk, len(dst))
+			siluGradAVX2(dst[i:j], x[i:j], dy[i:j])
+		}
+	default:
+		siluGradGeneric(dst, x, dy)
+	}
 }
 
 func sum(lanes *[32]float32, x []float32) {
-	sumGeneric(lanes, x)
+	switch active {
+	case setAVX512:
+		for i := 0; i < len(x); i += chunk {
+			j := min(i+chunk, len(x))
+			sumAVX512(lanes, x[i:j])
+		}
+	case setAVX2:
+		for i := 0; i < len(x); i += chunk {
+			j := min(i+chunk, len(x))
+			sumAVX2(lanes, x[i:j])
+		}
+	default:
+		sumGeneric(lanes, x)
+	}
 }
 
 func dot(lanes *[32]float32, a, b []float32) {
-	dotGeneric(lanes, a, b)
+	switch active {
+	case setAVX512:
+		for i := 0; i < len(a); i += chunk {
+			j := min(i+chunk, len(a))
+			dotAVX512(lanes, a[i:j], b[i:j])
+		}
+	case setAVX2:
+		for i := 0; i < len(a); i += chunk {
+			j := min(i+chunk, len(a))
+			dotAVX2(lanes, a[i:j], b[i:j])
+		}
+	default:
+		dotGeneric(lanes, a, b)
+	}
 }
 
 func devSq(lanes *[32]float32, x []float32, mean float32) {
-	devSqGeneric(lanes, x, mean)
+	switch active {
+	case setAVX512:
+		for i := 0; i < len(x); i += chunk {
+			j := min(i+chunk, len(x))
+			devSqAVX512(lanes, x[i:j], mean)
+		}
+	case setAVX2:
+		for i := 0; i < len(x); i += chunk {
+			j := min(i+chunk, len(x))
+			devSqAVX2(lanes, x[i:j], mean)
+		}
+	default:
+		devSqGeneric(lanes, x, mean)
+	}
 }
 
 func sumSq64(lanes *[32]float64, x []float32) {
-	sumSq64Generic(lanes, x)
+	switch active {
+	case setAVX512:
+		n := len(x) &^ 31
+		for i := 0; i < n; i += chunk {
+			j := min(i+chunk, n)
+			sumSq64AVX512(lanes, x[i:j])
+		}
+		sumSq64Generic(lanes, x[n:])
+	case setAVX2:
+		n := len(x) &^ 31
+		for i := 0; i < n; i += chunk {
+			j := min(i+chunk, n)
+			sumSq64AVX2(lanes, x[i:j])
+		}
+		sumSq64Generic(lanes, x[n:])
+	default:
+		sumSq64Generic(lanes, x)
+	}
 }
 
 func maxOf(lanes *[32]float32, x []float32) {
-	maxOfGeneric(lanes, x)
+	switch active {
+	case setAVX512:
+		for i := 0; i < len(x); i += chunk {
+			j := min(i+chunk, len(x))
+			maxOfAVX512(lanes, x[i:j])
+		}
+	case setAVX2:
+		for i := 0; i < len(x); i += chunk {
+			j := min(i+chunk, len(x))
+			maxOfAVX2(lanes, x[i:j])
+		}
+	default:
+		maxOfGeneric(lanes, x)
+	}
 }
 
 func allFinite(x []float32) bool {
-	return allFiniteGeneric(x)
+	switch active {
+	case setAVX512:
+		n := len(x) &^ 31
+		for i := 0; i < n; i += chunk {
+			j := min(i+chunk, n)
+			if !allFiniteAVX512(x[i:j]) {
+				return false
+			}
+		}
+		return allFiniteGeneric(x[n:])
+	case setAVX2:
+		n := len(x) &^ 31
+		for i := 0; i < n; i += chunk {
+			j := min(i+chunk, n)
+			if !allFiniteAVX2(x[i:j]) {
+				return false
+			}
+		}
+		return allFiniteGeneric(x[n:])
+	default:
+		return allFiniteGeneric(x)
+	}
 }
 
 func combine(lanes *[32]float32) float32 {
-	return combineGeneric(lanes)
+	switch active {
+	case setAVX512:
+		return combineAVX512(lanes)
+	case setAVX2:
+		return combineAVX2(lanes)
+	default:
+		return combineGeneric(lanes)
+	}
 }
 
 func combineMax(lanes *[32]float32) float32 {
-	return combineMaxGeneric(lanes)
+	switch active {
+	case setAVX512:
+		return combineMaxAVX512(lanes)
+	case setAVX2:
+		return combineMaxAVX2(lanes)
+	default:
+		return combineMaxGeneric(lanes)
+	}
 }
 
 func expSum(lanes *[32]float32, dst, x []float32, top, scale float32) {
-	expSumGeneric(lanes, dst, x, top, scale)
+	switch active {
+	case setAVX512:
+		for i := 0; i < len(dst); i += chunk {
+			j := min(i+chunk, len(dst))
+			expSumAVX512(lanes, dst[i:j], x[i:j], top, scale)
+		}
+	case setAVX2:
+		for i := 0; i < len(dst); i += chunk {
+			j := min(i+chunk, len(dst))
+			expSumAVX2(lanes, dst[i:j], x[i:j], top, scale)
+		}
+	default:
+		expSumGeneric(lanes, dst, x, top, scale)
+	}
 }
 
 func expTotal(lanes *[32]float32, x []float32, top float32) {
-	expTotalGeneric(lanes, x, top)
+	switch active {
+	case setAVX512:
+		for i := 0; i < len(x); i += chunk {
+			j := min(i+chunk, len(x))
+			expTotalAVX512(lanes, x[i:j], top)
+		}
+	case setAVX2:
+		for i := 0; i < len(x); i += chunk {
+			j := min(i+chunk, len(x))
+			expTotalAVX2(lanes, x[i:j], top)
+		}
+	default:
+		expTotalGeneric(lanes, x, top)
+	}
 }
 
 func expScale(dst, x []float32, lse, scale float32) {
-	expScaleGeneric(dst, x, lse, scale)
+	switch active {
+	case setAVX512:
+		for i := 0; i < len(dst); i += chunk {
+			j := min(i+chunk, len(dst))
+			expScaleAVX512(dst[i:j], x[i:j], lse, scale)
+		}
+	case setAVX2:
+		for i := 0; i < len(dst); i += chunk {
+			j := min(i+chunk, len(dst))
+			expScaleAVX2(dst[i:j], x[i:j], lse, scale)
+		}
+	default:
+		expScaleGeneric(dst, x, lse, scale)
+	}
 }
 
 func softmaxGrad(dst, y, dy []float32, dot, scale float32) {
-	softmaxGradGeneric(dst, y, dy, dot, scale)
+	switch active {
+	case setAVX512:
+		for i := 0; i < len(dst); i += chunk {
+			j := min(i+chunk, len(dst))
+			softmaxGradAVX512(dst[i:j], y[i:j], dy[i:j], dot, scale)
+		}
+	case setAVX2:
+		for i := 0; i < len(dst); i += chunk {
+			j := min(i+chunk, len(dst))
+			softmaxGradAVX2(dst[i:j], y[i:j], dy[i:j], dot, scale)
+		}
+	default:
+		softmaxGradGeneric(dst, y, dy, dot, scale)
+	}
 }
 
 func norm(dst, x []float32, mean, rstd float32) {
-	normGeneric(dst, x, mean, rstd)
+	switch active {
+	case setAVX512:
+		for i := 0; i < len(dst); i += chunk {
+			j := min(i+chunk, len(dst))
+			normAVX512(dst[i:j], x[i:j], mean, rstd)
+		}
+	case setAVX2:
+		for i := 0; i < len(dst); i += chunk {
+			j := min(i+chunk, len(dst))
+			normAVX2(dst[i:j], x[i:j], mean, rstd)
+		}
+	default:
+		normGeneric(dst, x, mean, rstd)
+	}
 }
 
 func normScale(dst, x, w []float32, mean, rstd float32) {
-	normScaleGeneric(dst, x, w, mean, rstd)
+	switch active {
+	case setAVX512:
+		for i := 0; i < len(dst); i += chunk {
+			j := min(i+chunk, len(dst))
+			normScaleAVX512(dst[i:j], x[i:j], w[i:j], mean, rstd)
+		}
+	case setAVX2:
+		for i := 0; i < len(dst); i += chunk {
+			j := min(i+chunk, len(dst))
+			normScaleAVX2(dst[i:j], x[i:j], w[i:j], mean, rstd)
+		}
+	default:
+		normScaleGeneric(dst, x, w, mean, rstd)
+	}
 }
 
 func normAffine(dst, x, w, b []float32, mean, rstd float32) {
-	normAffineGeneric(dst, x, w, b, mean, rstd)
+	switch active {
+	case setAVX512:
+		for i := 0; i < len(dst); i += chunk {
+			j := min(i+chunk, len(dst))
+			normAffineAVX512(dst[i:j], x[i:j], w[i:j], b[i:j], mean, rstd)
+		}
+	case setAVX2:
+		for i := 0; i < len(dst); i += chunk {
+			j := min(i+chunk, len(dst))
+			normAffineAVX2(dst[i:j], x[i:j], w[i:j], b[i:j], mean, rstd)
+		}
+	default:
+		normAffineGeneric(dst, x, w, b, mean, rstd)
+	}
 }
 
 func normGradSums(s, t *[32]float32, dy, x []float32, mean, rstd float32) {
-	normGradSumsGeneric(s, t, dy, x, mean, rstd)
+	switch active {
+	case setAVX512:
+		for i := 0; i < len(dy); i += chunk {
+			j := min(i+chunk, len(dy))
+			normGradSumsAVX512(s, t, dy[i:j], x[i:j], mean, rstd)
+		}
+	case setAVX2:
+		for i := 0; i < len(dy); i += chunk {
+			j := min(i+chunk, len(dy))
+			normGradSumsAVX2(s, t, dy[i:j], x[i:j], mean, rstd)
+		}
+	default:
+		normGradSumsGeneric(s, t, dy, x, mean, rstd)
+	}
 }
 
 func normGradSumsScaled(s, t *[32]float32, dy, x, w []float32, mean, rstd float32) {
-	normGradSumsScaledGeneric(s, t, dy, x, w, mean, rstd)
+	switch active {
+	case setAVX512:
+		for i := 0; i < len(dy); i += chunk {
+			j := min(i+chunk, len(dy))
+			normGradSumsScaledAVX512(s, t, dy[i:j], x[i:j], w[i:j], mean, rstd)
+		}
+	case setAVX2:
+		for i := 0; i < len(dy); i += chunk {
+			j := min(i+chunk, len(dy))
+			normGradSumsScaledAVX2(s, t, dy[i:j], x[i:j], w[i:j], mean, rstd)
+		}
+	default:
+		normGradSumsScaledGeneric(s, t, dy, x, w, mean, rstd)
+	}
 }
 
 func normGrad(dst, dy, x []float32, mean, rstd, c1, c2 float32) {
-	normGradGeneric(dst, dy, x, mean, rstd, c1, c2)
+	switch active {
+	case setAVX512:
+		for i := 0; i < len(dst); i += chunk {
+			j := min(i+chunk, len(dst))
+			normGradAVX512(dst[i:j], dy[i:j], x[i:j], mean, rstd, c1, c2)
+		}
+	case setAVX2:
+		for i := 0; i < len(dst); i += chunk {
+			j := min(i+chunk, len(dst))
+			normGradAVX2(dst[i:j], dy[i:j], x[i:j], mean, rstd, c1, c2)
+		}
+	default:
+		normGradGeneric(dst, dy, x, mean, rstd, c1, c2)
+	}
 }
 
 func normGradScaled(dst, dy, x, w []float32, mean, rstd, c1, c2 float32) {
-	normGradScaledGeneric(dst, dy, x, w, mean, rstd, c1, c2)
+	switch active {
+	case setAVX512:
+		for i := 0; i < len(dst); i += chunk {
+			j := min(i+chunk, len(dst))
+			normGradScaledAVX512(dst[i:j], dy[i:j], x[i:j], w[i:j], mean, rstd, c1, c2)
+		}
+	case setAVX2:
+		for i := 0; i < len(dst); i += chunk {
+			j := min(i+chunk, len(dst))
+			normGradScaledAVX2(dst[i:j], dy[i:j], x[i:j], w[i:j], mean, rstd, c1, c2)
+		}
+	default:
+		normGradScaledGeneric(dst, dy, x, w, mean, rstd, c1, c2)
+	}
 }
 
 func normGradWeight(dw, dy, x []float32, mean, rstd float32) {
-	normGradWeightGeneric(dw, dy, x, mean, rstd)
+	switch active {
+	case setAVX512:
+		for i := 0; i < len(dw); i += chunk {
+			j := min(i+chunk, len(dw))
+			normGradWeightAVX512(dw[i:j], dy[i:j], x[i:j], mean, rstd)
+		}
+	case setAVX2:
+		for i := 0; i < len(dw); i += chunk {
+			j := min(i+chunk, len(dw))
+			normGradWeightAVX2(dw[i:j], dy[i:j], x[i:j], mean, rstd)
+		}
+	default:
+		normGradWeightGeneric(dw, dy, x, mean, rstd)
+	}
 }
 
 func adamW(p, g, m, v []float32, h *[8]float32) {
-	adamWGeneric(p, g, m, v, h)
+	switch active {
+	case setAVX512:
+		for i := 0; i < len(p); i += chunk {
+			j := min(i+chunk, len(p))
+			adamWAVX512(p[i:j], g[i:j], m[i:j], v[i:j], h)
+		}
+	case setAVX2:
+		for i := 0; i < len(p); i += chunk {
+			j := min(i+chunk, len(p))
+			adamWAVX2(p[i:j], g[i:j], m[i:j], v[i:j], h)
+		}
+	default:
+		adamWGeneric(p, g, m, v, h)
+	}
 }
 
 func sgd(p, g []float32, h *[8]float32) {
-	sgdGeneric(p, g, h)
+	switch active {
+	case setAVX512:
+		for i := 0; i < len(p); i += chunk {
+			j := min(i+chunk, len(p))
+			sgdAVX512(p[i:j], g[i:j], h)
+		}
+	case setAVX2:
+		for i := 0; i < len(p); i += chunk {
+			j := min(i+chunk, len(p))
+			sgdAVX2(p[i:j], g[i:j], h)
+		}
+	default:
+		sgdGeneric(p, g, h)
+	}
 }
 
 func sgdMomentum(p, g, buf []float32, h *[8]float32) {
-	sgdMomentumGeneric(p, g, buf, h)
+	switch active {
+	case setAVX512:
+		for i := 0; i < len(p); i += chunk {
+			j := min(i+chunk, len(p))
+			sgdMomentumAVX512(p[i:j], g[i:j], buf[i:j], h)
+		}
+	case setAVX2:
+		for i := 0; i < len(p); i += chunk {
+			j := min(i+chunk, len(p))
+			sgdMomentumAVX2(p[i:j], g[i:j], buf[i:j], h)
+		}
+	default:
+		sgdMomentumGeneric(p, g, buf, h)
+	}
 }
 
 func sgdNesterov(p, g, buf []float32, h *[8]float32) {
-	sgdNesterovGeneric(p, g, buf, h)
+	switch active {
+	case setAVX512:
+		for i := 0; i < len(p); i += chunk {
+			j := min(i+chunk, len(p))
+			sgdNesterovAVX512(p[i:j], g[i:j], buf[i:j], h)
+		}
+	case setAVX2:
+		for i := 0; i < len(p); i += chunk {
+			j := min(i+chunk, len(p))
+			sgdNesterovAVX2(p[i:j], g[i:j], buf[i:j], h)
+		}
+	default:
+		sgdNesterovGeneric(p, g, buf, h)
+	}
 }
 
 func bf16ToF32(dst []float32, src []uint16) {
-	bf16ToF32Generic(dst, src)
+	switch active {
+	case setAVX512:
+		n := len(dst) &^ 31
+		for i := 0; i < n; i += chunk {
+			j := min(i+chunk, n)
+			bf16ToF32AVX512(dst[i:j], src[i:j])
+		}
+		bf16ToF32Generic(dst[n:], src[n:])
+	case setAVX2:
+		n := len(dst) &^ 31
+		for i := 0; i < n; i += chunk {
+			j := min(i+chunk, n)
+			bf16ToF32AVX2(dst[i:j], src[i:j])
+		}
+		bf16ToF32Generic(dst[n:], src[n:])
+	default:
+		bf16ToF32Generic(dst, src)
+	}
 }
 
 func f32ToBF16(dst []uint16, src []float32) {
-	f32ToBF16Generic(dst, src)
+	switch active {
+	case setAVX512:
+		n := len(dst) &^ 31
+		for i := 0; i < n; i += chunk {
+			j := min(i+chunk, n)
+			f32ToBF16AVX512(dst[i:j], src[i:j])
+		}
+		f32ToBF16Generic(dst[n:], src[n:])
+	case setAVX2:
+		n := len(dst) &^ 31
+		for i := 0; i < n; i += chunk {
+			j := min(i+chunk, n)
+			f32ToBF16AVX2(dst[i:j], src[i:j])
+		}
+		f32ToBF16Generic(dst[n:], src[n:])
+	default:
+		f32ToBF16Generic(dst, src)
+	}
 }
 
 func f16ToF32(dst []float32, src []uint16) {
-	f16ToF32Generic(dst, src)
+	switch active {
+	case setAVX512:
+		n := len(dst) &^ 31
+		for i := 0; i < n; i += chunk {
+			j := min(i+chunk, n)
+			f16ToF32AVX512(dst[i:j], src[i:j])
+		}
+		f16ToF32Generic(dst[n:], src[n:])
+	case setAVX2:
+		n := len(dst) &^ 31
+		for i := 0; i < n; i += chunk {
+			j := min(i+chunk, n)
+			f16ToF32AVX2(dst[i:j], src[i:j])
+		}
+		f16ToF32Generic(dst[n:], src[n:])
+	default:
+		f16ToF32Generic(dst, src)
+	}
 }
 
 func f32ToF16(dst []uint16, src []float32) {
-	f32ToF16Generic(dst, src)
+	switch active {
+	case setAVX512:
+		n := len(dst) &^ 31
+		for i := 0; i < n; i += chunk {
+			j := min(i+chunk, n)
+			f32ToF16AVX512(dst[i:j], src[i:j])
+		}
+		f32ToF16Generic(dst[n:], src[n:])
+	case setAVX2:
+		n := len(dst) &^ 31
+		for i := 0; i < n; i += chunk {
+			j := min(i+chunk, n)
+			f32ToF16AVX2(dst[i:j], src[i:j])
+		}
+		f32ToF16Generic(dst[n:], src[n:])
+	default:
+		f32ToF16Generic(dst, src)
+	}
 }

@@ -54,26 +54,32 @@ func writeDispatch(dir string) error {
 		if k.result != "" {
 			ret = "return "
 		}
-		plain := sig + fmt.Sprintf("%s%sGeneric(%s)\n}\n", ret, k.name, call)
-		other.WriteString(plain)
-		if !k.asm {
-			amd64.WriteString(plain)
-			continue
-		}
+		generic := fmt.Sprintf("%s%sGeneric(%s)", ret, k.name, call)
+		fmt.Fprintf(&other, "%s%s\n}\n", sig, generic)
 		amd64.WriteString(sig)
 		amd64.WriteString("switch active {\n")
 		for _, s := range []string{"AVX512", "AVX2"} {
 			fmt.Fprintf(&amd64, "case set%s:\n", s)
-			switch {
-			case len(slices) == 0:
+			if len(slices) == 0 {
 				fmt.Fprintf(&amd64, "%s%s%s(%s)\n", ret, k.name, s, call)
-			case k.result == "bool":
-				fmt.Fprintf(&amd64, "for i := 0; i < len(%s); i += chunk {\nj := min(i+chunk, len(%[1]s))\nif !%s%s(%s) {\nreturn false\n}\n}\nreturn true\n", slices[0], k.name, s, piece)
-			default:
-				fmt.Fprintf(&amd64, "for i := 0; i < len(%s); i += chunk {\nj := min(i+chunk, len(%[1]s))\n%s%s(%s)\n}\n", slices[0], k.name, s, piece)
+				continue
+			}
+			whole := fmt.Sprintf("len(%s)", slices[0])
+			if k.blocks {
+				fmt.Fprintf(&amd64, "n := %s &^ 31\n", whole)
+				whole = "n"
+			}
+			fmt.Fprintf(&amd64, "for i := 0; i < %s; i += chunk {\nj := min(i+chunk, %[1]s)\n", whole)
+			if k.result == "bool" {
+				fmt.Fprintf(&amd64, "if !%s%s(%s) {\nreturn false\n}\n}\n", k.name, s, piece)
+			} else {
+				fmt.Fprintf(&amd64, "%s%s(%s)\n}\n", k.name, s, piece)
+			}
+			if k.blocks {
+				fmt.Fprintf(&amd64, "%s%sGeneric(%s)\n", ret, k.name, strings.ReplaceAll(piece, "[i:j]", "[n:]"))
 			}
 		}
-		fmt.Fprintf(&amd64, "default:\n%s%sGeneric(%s)\n}\n}\n", ret, k.name, call)
+		fmt.Fprintf(&amd64, "default:\n%s\n}\n}\n", generic)
 	}
 	for name, b := range map[string]*strings.Builder{"dispatch_amd64.go": &amd64, "dispatch_other.go": &other} {
 		src, err := format.Source([]byte(b.String()))

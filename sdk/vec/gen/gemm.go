@@ -216,8 +216,8 @@ func (s *isa) eachC(mr int, p, ld Register, label string, m0, m1 VecVirtual, n R
 	LEAQ(tailMasks(), t)
 	MOVQ(n, q)
 	NEGQ(q)
-	VMOVUPS(Mem{Base: t, Index: q, Scale: 4, Disp: 64}, m0)
-	VMOVUPS(Mem{Base: t, Index: q, Scale: 4, Disp: 96}, m1)
+	VMOVUPS(Mem{Base: t, Index: q, Scale: 4, Disp: 128}, m0)
+	VMOVUPS(Mem{Base: t, Index: q, Scale: 4, Disp: 160}, m1)
 	rows([2]VecVirtual{m0, m1})
 	Label(label + "end")
 }
@@ -275,8 +275,8 @@ func (s *isa) packColumns() {
 	masks := s.vecs(2)
 	LEAQ(tailMasks(), t)
 	NEGQ(n)
-	VMOVUPS(Mem{Base: t, Index: n, Scale: 4, Disp: 64}, masks[0])
-	VMOVUPS(Mem{Base: t, Index: n, Scale: 4, Disp: 96}, masks[1])
+	VMOVUPS(Mem{Base: t, Index: n, Scale: 4, Disp: 128}, masks[0])
+	VMOVUPS(Mem{Base: t, Index: n, Scale: 4, Disp: 160}, masks[1])
 	loop("partrows", func(i int) { VMASKMOVPS(Mem{Base: src, Disp: w * i}, masks[i], v[i]) })
 }
 
@@ -343,7 +343,7 @@ func (s *isa) packTransposed() {
 		t, mask := GP64(), s.vec()
 		LEAQ(tailMasks(), t)
 		NEGQ(k)
-		VMOVUPS(Mem{Base: t, Index: k, Scale: 4, Disp: 64}, mask)
+		VMOVUPS(Mem{Base: t, Index: k, Scale: 4, Disp: 128}, mask)
 		square(func(r int, v VecVirtual) { VMASKMOVPS(row(r), mask, v) })
 	}
 	Label("done")

@@ -61,14 +61,14 @@ func f32(v float64) Mem { return bits(math.Float32bits(float32(v))) }
 
 var tailTable *Mem
 
-// tailMasks is a table of 16 words of all ones followed by 16 of zeros: the
-// masks of the first n of 8 (16) elements begin 8-n (16-n) words in.
+// tailMasks is a table of 32 words of all ones followed by 32 of zeros: the mask
+// of vector v of eight, when n elements are left, begins 32-n+8v words in.
 func tailMasks() Mem {
 	if tailTable == nil {
 		m := GLOBL("tail_masks", RODATA|NOPTR)
-		for i := range 32 {
+		for i := range 64 {
 			v := uint32(0)
-			if i < 16 {
+			if i < 32 {
 				v = math.MaxUint32
 			}
 			DATA(4*i, U32(v))

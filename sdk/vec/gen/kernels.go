@@ -6,7 +6,7 @@ type kernel struct {
 	name   string
 	params string // Go parameter list
 	result string // Go result type, "" for none
-	asm    bool   // has assembly for both AVX2 and AVX-512
+	blocks bool   // the assembly takes multiples of 32 elements; plain Go does the rest
 }
 
 // kernels lists every function that dispatches on the active set. All slices of
@@ -44,9 +44,9 @@ var kernels = []kernel{
 	{name: "sum", params: "lanes *[32]float32, x []float32"},
 	{name: "dot", params: "lanes *[32]float32, a, b []float32"},
 	{name: "devSq", params: "lanes *[32]float32, x []float32, mean float32"},
-	{name: "sumSq64", params: "lanes *[32]float64, x []float32"},
+	{name: "sumSq64", params: "lanes *[32]float64, x []float32", blocks: true},
 	{name: "maxOf", params: "lanes *[32]float32, x []float32"},
-	{name: "allFinite", params: "x []float32", result: "bool"},
+	{name: "allFinite", params: "x []float32", result: "bool", blocks: true},
 	{name: "combine", params: "lanes *[32]float32", result: "float32"},
 	{name: "combineMax", params: "lanes *[32]float32", result: "float32"},
 
@@ -68,8 +68,8 @@ var kernels = []kernel{
 	{name: "sgdMomentum", params: "p, g, buf []float32, h *[8]float32"},
 	{name: "sgdNesterov", params: "p, g, buf []float32, h *[8]float32"},
 
-	{name: "bf16ToF32", params: "dst []float32, src []uint16"},
-	{name: "f32ToBF16", params: "dst []uint16, src []float32"},
-	{name: "f16ToF32", params: "dst []float32, src []uint16"},
-	{name: "f32ToF16", params: "dst []uint16, src []float32"},
+	{name: "bf16ToF32", params: "dst []float32, src []uint16", blocks: true},
+	{name: "f32ToBF16", params: "dst []uint16, src []float32", blocks: true},
+	{name: "f16ToF32", params: "dst []float32, src []uint16", blocks: true},
+	{name: "f32ToF16", params: "dst []uint16, src []float32", blocks: true},
 }

@@ -22,6 +22,24 @@ var parts = map[string]func(){
 		avx512.gemm()
 		avx2.gemm()
 	},
+	"elementwise": func() {
+		avx512.elementwise()
+		avx2.elementwise()
+	},
+	"reduce": func() {
+		avx512.reductions()
+		avx2.reductions()
+		avx512.conversions()
+		avx2.conversions()
+	},
+	"rows": func() {
+		avx512.rows()
+		avx2.rows()
+	},
+	"optimizer": func() {
+		avx512.optimizers()
+		avx2.optimizers()
+	},
 }
 
 func main() {
