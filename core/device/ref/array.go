@@ -91,7 +91,10 @@ func store[T number](dst []T, src []float64, d tensor.DType) {
 
 // fromHalf decodes IEEE 754 binary16.
 func fromHalf(h uint16) float64 {
-	sign := math.Copysign(1, -float64(h>>15)*2+1)
+	sign := 1.0
+	if h>>15 == 1 {
+		sign = -1
+	}
 	exponent, fraction := int(h>>10&31), float64(h&1023)
 	switch exponent {
 	case 0:
