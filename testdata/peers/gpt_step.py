@@ -1,8 +1,9 @@
 """PyTorch's time for one training step of a GPT on the CPU: forward, backward, clip, AdamW. Prints one line of JSON.
 
-Pre-norm, LayerNorm with bias, learned or rotary positions, fused causal attention, tanh GELU, head tied to the token table: the
-model of @std//models/gpt.star. PyTorch runs at its best documented settings for one machine: fused AdamW, fused attention,
-autocast for bf16, torch.compile on request (needs a C++ compiler).
+Pre-norm, fused causal attention, head tied to the token table, in one of two families: "gpt" (LayerNorm, biases, tanh
+GELU over four widths, learned or rotary positions) and "llama" (RMSNorm, no biases, SwiGLU over 8/3 widths rounded up to
+a multiple of 32, rotary positions). PyTorch runs at its best documented settings for one machine: fused AdamW, fused
+attention, autocast for bf16, torch.compile on request (needs a C++ compiler).
 
     python gpt_step.py --preset small --precision bf16 --compile --threads 2
     python gpt_step.py --layers 3 --width 96 --heads 4 --context 64 --batch 32
@@ -45,33 +46,43 @@ class Rotary(nn.Module):
 
 
 class Block(nn.Module):
-    def __init__(self, width, heads, rotary):
+    def __init__(self, family, width, heads, rotary):
         super().__init__()
         self.heads, self.rotary = heads, rotary
-        self.ln_1, self.ln_2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.qkv, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        gated = family == "llama"
+        hidden = math.ceil(8 * width / 3 / 32) * 32 if gated else 4 * width
+        self.norm_1, self.norm_2 = norm(family, width), norm(family, width)
+        self.qkv, self.proj = nn.Linear(width, 3 * width, not gated), nn.Linear(width, width, not gated)
+        self.gate = nn.Linear(width, hidden, False) if gated else None
+        self.up, self.down = nn.Linear(width, hidden, not gated), nn.Linear(hidden, width, not gated)
 
     def forward(self, x):
         batch, time, width = x.shape
-        q, k, v = (z.view(batch, time, self.heads, -1).transpose(1, 2) for z in self.qkv(self.ln_1(x)).split(width, -1))
+        q, k, v = (z.view(batch, time, self.heads, -1).transpose(1, 2) for z in self.qkv(self.norm_1(x)).split(width, -1))
         if self.rotary is not None:
             q, k = self.rotary(q).to(v.dtype), self.rotary(k).to(v.dtype)
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.proj(y.transpose(1, 2).reshape(batch, time, width))
-        return x + self.down(F.gelu(self.up(self.ln_2(x)), approximate="tanh"))
+        z = self.norm_2(x)
+        if self.gate is not None:
+            return x + self.down(F.silu(self.gate(z)) * self.up(z))
+        return x + self.down(F.gelu(self.up(z), approximate="tanh"))
+
+
+def norm(family, width):
+    return nn.LayerNorm(width) if family == "gpt" else nn.RMSNorm(width, eps=1e-5)
 
 
 class GPT(nn.Module):
     """Tables start at a deviation of 0.02, what adds to the residual stream at 0.02/sqrt(2 layers)."""
 
-    def __init__(self, layers, width, heads, context, vocab, positions="learned"):
+    def __init__(self, layers, width, heads, context, vocab, family="gpt", positions="learned"):
         super().__init__()
         self.wte = nn.Embedding(vocab, width)
         self.wpe = nn.Embedding(context, width) if positions == "learned" else None
         rotary = Rotary(width // heads, context) if positions == "rotary" else None
-        self.h = nn.ModuleList(Block(width, heads, rotary) for _ in range(layers))
-        self.ln_f = nn.LayerNorm(width)
+        self.h = nn.ModuleList(Block(family, width, heads, rotary) for _ in range(layers))
+        self.norm_f = norm(family, width)
         nn.init.normal_(self.wte.weight, std=0.02)
         if self.wpe is not None:
             nn.init.normal_(self.wpe.weight, std=0.02)
@@ -86,7 +97,7 @@ class GPT(nn.Module):
             x = x + self.wpe.weight[: tokens.shape[1]]
         for block in self.h:
             x = block(x)
-        logits = F.linear(self.ln_f(x), self.wte.weight)
+        logits = F.linear(self.norm_f(x), self.wte.weight)
         return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
 
 
@@ -96,6 +107,15 @@ def adamw(model, lr, weight_decay=0.1):
     others = [p for p in model.parameters() if p.dim() < 2]
     groups = [dict(params=decayed, weight_decay=weight_decay), dict(params=others, weight_decay=0.0)]
     return torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.95), eps=1e-8, fused=True)
+
+
+def add_model_arguments(parser):
+    parser.add_argument("--family", choices=("gpt", "llama"), default="gpt")
+    parser.add_argument("--positions", choices=("learned", "rotary"), help="by default learned in gpt, rotary in llama")
+
+
+def model_options(args):
+    return dict(family=args.family, positions=args.positions or ("learned" if args.family == "gpt" else "rotary"))
 
 
 def resident_mb():
@@ -108,7 +128,7 @@ def parse():
     parser.add_argument("--preset", choices=PRESETS, default="small", help="sizes that the arguments below may override")
     for size in PRESETS["small"]:
         parser.add_argument("--" + size, type=int)
-    parser.add_argument("--positions", choices=("learned", "rotary"), default="learned")
+    add_model_arguments(parser)
     parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
     parser.add_argument("--compile", action="store_true", help="torch.compile instead of eager")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
@@ -125,7 +145,7 @@ def main():
     idle_mb = resident_mb()
 
     batch = sizes.pop("batch")
-    model = GPT(**sizes, positions=args.positions)
+    model = GPT(**sizes, **model_options(args))
     optimizer = adamw(model, lr=1e-3)
     forward = torch.compile(model) if args.compile else model
     tokens, targets = torch.randint(0, sizes["vocab"], (2, batch, sizes["context"]))
@@ -155,7 +175,7 @@ def main():
     print(json.dumps(dict(
         peer="pytorch", version=torch.__version__, mode="compiled" if args.compile else "eager",
         precision=args.precision, threads=args.threads, batch=batch, **sizes,
-        positions=args.positions, parameters=count,
+        **model_options(args), parameters=count,
         tokens_per_s=round(batch * sizes["context"] / median), best_tokens_per_s=round(batch * sizes["context"] / best),
         step_ms=round(median * 1e3, 2), gflops=round(operations / median / 1e9, 1), first_step_s=round(first_step_s, 2),
         idle_mb=round(idle_mb), peak_mb=round(resident_mb()), loss=round(loss, 4),

@@ -27,7 +27,7 @@ import numpy as np
 import torch
 import torch.nn as nn
 
-from gpt_step import GPT, adamw, resident_mb
+from gpt_step import GPT, adamw, add_model_arguments, model_options, resident_mb
 
 EVAL_BATCHES, EVAL_BATCH = 16, 32
 HOLDOUT = 0.02
@@ -81,7 +81,7 @@ def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, value in dict(steps=1500, width=96, layers=3, heads=4, context=64, batch=32, warmup=30, seed=0).items():
         parser.add_argument("--" + name, type=int, default=value)
-    parser.add_argument("--positions", choices=("learned", "rotary"), default="learned")
+    add_model_arguments(parser)
     parser.add_argument("--lr", type=float, default=6e-3)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--compile", action="store_true", help="torch.compile instead of eager (needs a C++ compiler)")
@@ -98,7 +98,7 @@ def main():
     samples, eval_samples = Samples(train, args.context, args.seed), Samples(held_out, args.context, seed=1)
     data_s = time.perf_counter() - start
 
-    model = GPT(args.layers, args.width, args.heads, args.context, vocab=256, positions=args.positions)
+    model = GPT(args.layers, args.width, args.heads, args.context, vocab=256, **model_options(args))
     optimizer = adamw(model, args.lr)
     forward = torch.compile(model) if args.compile else model
 
@@ -125,7 +125,7 @@ def main():
     print(json.dumps(dict(
         peer="pytorch", version=torch.__version__, mode="compiled" if args.compile else "eager", threads=args.threads,
         steps=args.steps, width=args.width, layers=args.layers, heads=args.heads, context=args.context, batch=args.batch,
-        positions=args.positions, lr=args.lr, seed=args.seed, parameters=sum(p.numel() for p in model.parameters()), files=files,
+        **model_options(args), lr=args.lr, seed=args.seed, parameters=sum(p.numel() for p in model.parameters()), files=files,
         train_bytes=len(train), held_out_bytes=len(held_out), data_index_s=round(data_s, 2), ready_s=round(ready_s, 2),
         tokens=tokens, seconds=round(seconds, 2), tokens_per_s=round(tokens / seconds),
         train_loss=round(train_loss, 4), eval_loss=round(float(np.mean(losses)), 4), peak_rss_mb=round(resident_mb()),
