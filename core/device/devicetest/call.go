@@ -17,15 +17,16 @@ const poison, unset = 0xA5, 0xFF
 
 // call is one case on a device: operands in one arena with a poisoned gap behind each.
 type call struct {
-	node  *graph.Node
-	in    []*graph.Array
-	arena device.Arena
-	call  device.Call
+	node   *graph.Node
+	in     []*graph.Array
+	arena  device.Arena
+	call   device.Call
+	masked bool // see testCase
 }
 
 // newCall draws the inputs of a case and lays the operands out.
 func newCall(dev device.Device, op *graph.Op, c testCase, r *rand.Rand) (*call, error) {
-	k := &call{}
+	k := &call{masked: c.masked}
 	for _, o := range c.in {
 		a := graph.NewArray(o.Type)
 		for i := range a.Data {

@@ -51,7 +51,7 @@ var none = []any{nil}
 func numbers(v ...float64) []any {
 	var at []any
 	for _, x := range v {
-		at = append(at, graph.ScalarAttrs{Value: x})
+		at = append(at, graph.ScalarAttrs{Value: float64(float32(x))}) // kernels hold it in that type
 	}
 	return at
 }
@@ -80,7 +80,7 @@ func elementwiseRows() map[string]row {
 		"tanh": unaryRow(units, 0, none, spread, far), "sigmoid": unaryRow(2*units, 1e-9, none, spread, far), "relu": unaryRow(0, 0, none, spread),
 		"gelu": unaryRow(2*units, units, none, spread, far), "gelu_erf": unaryRow(2*units, units, none, spread, far),
 		"silu":  unaryRow(2*units, 1e-7, none, spread, far),
-		"scale": unaryRow(halfUnit, 0, numbers(0.125, -3, 1.5e-3), normal), "add_scalar": unaryRow(2*halfUnit, 0, numbers(1, -0.375), normal),
+		"scale": unaryRow(halfUnit, 0, numbers(0.125, -3, 0.3), normal), "add_scalar": unaryRow(2*halfUnit, 0, numbers(1, -0.375), normal),
 		"pow_scalar": unaryRow(units, 0, numbers(2, 3, 0.5, -0.5, -2, 1.25, 1), positive),
 
 		"tanh_grad":     gradRow(units, units, uniform(-1, 1)),

@@ -8,9 +8,10 @@ import (
 
 func imageRows() map[string]row {
 	return map[string]row{
-		"conv2d":        {abs: product, nan: []int{0, 1, 2}, cases: func(*rand.Rand) []testCase { return convolutions("y") }},
+		// Kernels may multiply the zeros of the padding, so a NaN in a weight or in dy may show where the window leaves the image.
+		"conv2d":        {abs: product, nan: []int{0, 2}, cases: func(*rand.Rand) []testCase { return convolutions("y") }},
 		"conv2d_grad_x": {abs: product, nan: []int{0}, cases: func(*rand.Rand) []testCase { return convolutions("x") }},
-		"conv2d_grad_w": {abs: product, nan: []int{0}, cases: func(*rand.Rand) []testCase { return convolutions("w") }},
+		"conv2d_grad_w": {abs: product, cases: func(*rand.Rand) []testCase { return convolutions("w") }},
 		"max_pool":      {nan: []int{0}, cases: func(*rand.Rand) []testCase { return pools(normal, whole(-2, 3), times(-1, positive)) }},
 		"avg_pool":      {rel: units, abs: units, nan: []int{0}, cases: func(*rand.Rand) []testCase { return pools(normal) }},
 		"avg_pool_grad": {rel: units, abs: units, nan: []int{0}, cases: func(*rand.Rand) []testCase {
