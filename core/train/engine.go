@@ -223,17 +223,14 @@ func (e *engine) finishStep(ctx context.Context, step int, rate float64, stop bo
 	if err := e.exchange(ctx, &out); err != nil {
 		return out, err
 	}
-	if err := e.collect.wait(ctx); err != nil {
+	out.loss = ratio(out.lossSum, out.weight)
+	if out.weight == 0 { // nothing in this batch counts: parameters and optimizer stay
+		return out, e.collect.wait(ctx)
+	}
+	if err := e.norm.Run(&device.Env{LastInLane: true, LastOnRank: true, Comm: e.collect}); err != nil {
 		return out, err
 	}
 	out.trace = e.trace
-	out.loss = ratio(out.lossSum, out.weight)
-	if out.weight == 0 {
-		return out, nil // nothing in this batch counts: parameters and optimizer stay
-	}
-	if err := e.norm.Run(&device.Env{}); err != nil {
-		return out, err
-	}
 	// The backward pass averaged over the nominal weight; correct to the exact one.
 	scale := e.nominal / out.weight
 	sum := 0.0
@@ -257,7 +254,7 @@ func (e *engine) finishStep(ctx context.Context, step int, rate float64, stop bo
 	for g, row := range e.hyper {
 		e.spec.Optimizer.Hyper(row, g, step, rate, scale)
 	}
-	if err := e.update.Run(&device.Env{}); err != nil {
+	if err := e.update.Run(&device.Env{Comm: e.collect}); err != nil {
 		return out, err
 	}
 	return out, nil
