@@ -1,0 +1,90 @@
+package plan
+
+import (
+	"fmt"
+
+	"starling/core/graph"
+)
+
+// Pass is one transform of a graph. It replaces State.Graph and leaves the graph that it found untouched.
+type Pass struct {
+	Name string
+	// Doc is one line: what the pass does.
+	Doc string
+	Run func(*State) error
+}
+
+// State is what the passes work on.
+type State struct {
+	Settings Settings
+	Graph    *graph.Graph
+	// Grads lists one gradient for each use of a trainable parameter. Before distribute it is in the order that
+	// differentiation gives, afterwards in the order of completion.
+	Grads []Gradient
+	// Unreached names the trainable parameters that the loss does not depend on.
+	Unreached []string
+	// Buckets are the groups in which gradients travel.
+	Buckets []Bucket
+	// Notes are remarks for the person who runs the plan.
+	Notes []string
+}
+
+// Gradient is the gradient of one use of a parameter. In the graph it is the output that Output names.
+type Gradient struct {
+	Param string
+	Use   int // in trace order
+}
+
+// Output is the name of the graph's output that holds the gradient, such as "grad wte 1".
+func (g Gradient) Output() string { return fmt.Sprintf("%s%s %d", gradPrefix, g.Param, g.Use) }
+
+const gradPrefix = "grad "
+
+// PassRecord is the graph as it was after a pass.
+type PassRecord struct {
+	Pass  Pass
+	Graph *graph.Graph
+}
+
+// Passes is the lowering of a training graph, in order. The order is part of the design: gradients exist before
+// anything else looks at the graph, so that every later pass sees forward and backward as one; clean-ups come next, so
+// that no later pass works for nothing; accumulators are chosen before the order, which moves gradient products
+// towards their operands; buckets are cut last, because they follow the order in which gradients are complete.
+func Passes() []Pass {
+	return []Pass{
+		{"differentiate", "append the backward pass; one gradient for each use of a parameter", differentiate},
+		{"share", "compute equal expressions once", share},
+		{"prune", "drop what no output depends on", prune},
+		{"accumulate", "let each gradient end in a node that adds into its accumulator", accumulate},
+		{"order", "complete gradients as soon as their operands exist, make constants late", order},
+		{"distribute", "cut the gradients into buckets in the order of completion", distribute},
+	}
+}
+
+// ForwardPasses is the lowering of a graph without gradients.
+func ForwardPasses() []Pass {
+	return []Pass{
+		{"share", "compute equal expressions once", share},
+		{"prune", "drop what no output depends on", prune},
+		{"order", "make constants late", order},
+	}
+}
+
+// runPasses applies the list and verifies the graph after each pass; a failure there is a mistake of the pass, and
+// the error names it.
+func runPasses(s *State, passes []Pass) ([]PassRecord, error) {
+	if err := graph.Verify(s.Graph); err != nil {
+		return nil, fmt.Errorf("plan: the traced graph is not valid: %w", err)
+	}
+	var records []PassRecord
+	for _, p := range passes {
+		if err := p.Run(s); err != nil {
+			return nil, err
+		}
+		if err := graph.Verify(s.Graph); err != nil {
+			return nil, fmt.Errorf("plan: pass %s left a graph that is not valid: %w", p.Name, err)
+		}
+		records = append(records, PassRecord{p, s.Graph})
+	}
+	return records, nil
+}

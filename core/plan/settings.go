@@ -1,0 +1,135 @@
+package plan
+
+import (
+	"errors"
+	"fmt"
+
+	"starling/core/comm"
+	"starling/core/graph"
+)
+
+// Default bucket sizes: large enough to use a link well, the first one small so that communication starts early.
+const (
+	DefaultBucketBytes      = 25 << 20
+	DefaultFirstBucketBytes = 1 << 20
+)
+
+// HyperLen is the length of one row of the table of hyper-parameters, in float64 values.
+const HyperLen = 8
+
+// Settings is what lowering needs to know beside the graph.
+type Settings struct {
+	// World is the number of data-parallel ranks, Rank the one that the plan is for.
+	World, Rank int
+	// MicroBatches of one step, in the whole world, are cut into Lanes contiguous lanes.
+	Lanes, MicroBatches int
+	// GlobalBatch and MicroBatch are the samples of a step and of a micro-batch. They only serve the
+	// advice in errors and may be 0.
+	GlobalBatch, MicroBatch int
+	// BucketBytes bounds a gradient bucket, FirstBucketBytes the one that is complete first. 0 means the default.
+	BucketBytes, FirstBucketBytes int64
+	// Update says what the optimizer does with a parameter that is not frozen.
+	Update func(param graph.ParamAttrs) (Update, error)
+}
+
+// Update is the optimizer's operation on one parameter. Its inputs are the parameter, its gradient, the slots in
+// order and the row of hyper-parameters; its results are the parameter and the slots, all of them in place.
+type Update struct {
+	Op    *graph.Op
+	Attrs any
+	Slots []Slot
+	// Group is the row of the table of hyper-parameters that the operation reads.
+	Group int
+}
+
+// Slot is one piece of optimizer state of the parameter's shape, stored as <parameter>/<Name>.
+type Slot struct {
+	Name string
+	Init float64
+}
+
+// DefaultLanes is the number of lanes where the recipe names none: one for each micro-batch, sixteen at most.
+func DefaultLanes(microBatches int) int { return min(microBatches, 16) }
+
+// withDefaults fills in the sizes that were left at 0.
+func (s Settings) withDefaults() Settings {
+	if s.BucketBytes == 0 {
+		s.BucketBytes = DefaultBucketBytes
+	}
+	if s.FirstBucketBytes == 0 {
+		s.FirstBucketBytes = min(DefaultFirstBucketBytes, s.BucketBytes)
+	}
+	return s
+}
+
+// Validate reports settings that cannot work together. The message for a world that is too large says which values
+// would do.
+func (s Settings) Validate() error {
+	switch {
+	case s.World < 1:
+		return fmt.Errorf("parallel.mesh(data = %d): there must be at least 1 data rank", s.World)
+	case s.Rank < 0 || s.Rank >= s.World:
+		return fmt.Errorf("rank %d does not exist in a world of %d", s.Rank, s.World)
+	case s.MicroBatches < 1:
+		return fmt.Errorf("a step has %d micro-batches: there must be at least 1", s.MicroBatches)
+	case s.Lanes < 1 || s.Lanes > s.MicroBatches:
+		return fmt.Errorf("lanes = %d: must lie between 1 and the %d micro-batches of a step", s.Lanes, s.MicroBatches)
+	case s.BucketBytes < 0 || s.FirstBucketBytes < 0:
+		return fmt.Errorf("bucket sizes of %d and %d bytes: must not be negative", s.BucketBytes, s.FirstBucketBytes)
+	case s.World > s.Lanes:
+		return s.tooManyRanks()
+	case s.Update == nil:
+		return errors.New("plan: no optimizer: Settings.Update is nil")
+	}
+	return nil
+}
+
+func (s Settings) tooManyRanks() error {
+	batches := fmt.Sprintf("%d micro-batches", s.MicroBatches)
+	if s.GlobalBatch > 0 && s.MicroBatch > 0 {
+		batches = fmt.Sprintf("global_batch %d / micro_batch %d = %s", s.GlobalBatch, s.MicroBatch, batches)
+	}
+	advice := fmt.Sprintf("use data <= %d", s.Lanes)
+	if s.MicroBatches >= s.World {
+		advice += fmt.Sprintf(", or lanes = %d", s.World)
+	} else if m := s.fittingMicroBatch(); m > 0 {
+		advice += fmt.Sprintf(", or micro_batch = %d", m)
+	}
+	return fmt.Errorf("parallel.mesh(data = %d): %s give %d lanes, too few for %d data ranks;\n    %s",
+		s.World, batches, s.Lanes, s.World, advice)
+}
+
+// fittingMicroBatch is the largest micro-batch that divides the global batch into enough lanes, 0 if there is none.
+func (s Settings) fittingMicroBatch() int {
+	for m := s.MicroBatch; m > 0; m-- {
+		if s.GlobalBatch%m == 0 && DefaultLanes(s.GlobalBatch/m) >= s.World {
+			return m
+		}
+	}
+	return 0
+}
+
+// LaneMicroBatches is the range of micro-batches that make up lane i: ⌊iM/L⌋ … ⌊(i+1)M/L⌋-1.
+func (s Settings) LaneMicroBatches(i int) comm.Range {
+	return comm.Range{Lo: i * s.MicroBatches / s.Lanes, Hi: (i + 1) * s.MicroBatches / s.Lanes}
+}
+
+// LaneStep is one lane as the rank runs it: which micro-batches, the gradient buffer they accumulate into and how often
+// the top of the stack of buffers is then added into the buffer below it (device.Env.Merges).
+type LaneStep struct {
+	Lane         int
+	MicroBatches comm.Range
+	Buffer       int
+	Merges       int
+}
+
+// LaneSteps lists the lanes of the plan's rank in the order in which it runs them. It follows the canonical tree of
+// comm.NewFold.
+func (p *Plan) LaneSteps() []LaneStep {
+	fold := p.Reduction.Fold(p.Settings.Rank)
+	steps := make([]LaneStep, len(fold.Steps))
+	for i, f := range fold.Steps {
+		steps[i] = LaneStep{f.Lane, p.Settings.LaneMicroBatches(f.Lane), f.Buffer, len(f.Adds)}
+	}
+	return steps
+}

@@ -1,0 +1,228 @@
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"starling/core/device"
+	"starling/core/graph"
+	"starling/core/tensor"
+)
+
+// Names of values in the graphs of the norm and update segments. Each is followed by a parameter's name, a state key or
+// a row; gradients are named as in the training graph.
+const (
+	sumPrefix      = "sum "      // the whole gradient
+	partialsPrefix = "partials " // sums of squares of its blocks
+	paramPrefix    = "param "    // the parameter after its update
+	statePrefix    = "state "    // a slot before or after it
+	hyperPrefix    = "hyper "    // a row of the table of hyper-parameters
+)
+
+// buildNorm lowers what follows the sum over lanes: the uses of a tied parameter are added into the first, in trace
+// order, then the block partials of every gradient's squares are taken. Parameters come in the order of the buckets that
+// complete them, and each bucket is waited for right before its first use, so that this work overlaps with the buckets
+// still on their way.
+func (p *Plan) buildNorm(*State) error {
+	trained := p.trained()
+	slices.SortStableFunc(trained, func(a, b *Param) int { return p.lastBucket(a) - p.lastBucket(b) })
+	b := graph.NewBuilder()
+	l := &lowering{plan: p, g: b.G, where: binding{p.accumulatorPlace, p.normPlace}, preset: map[*graph.Value]device.Operand{}}
+	for _, q := range trained {
+		b.Pos, b.Block = q.Pos, q.Block
+		sum, err := sumOfUses(b, q, l.preset)
+		if err != nil {
+			return err
+		}
+		v, err := b.Apply(graph.OpSumSquares, nil, sum)
+		if err != nil {
+			return err
+		}
+		b.Output(partialsPrefix+q.Name, v[0])
+		q.Partials = p.allocIO(v[0].Type)
+	}
+	if err := graph.Verify(b.G); err != nil {
+		return fmt.Errorf("plan: the norm's graph is not valid: %w", err)
+	}
+	waited := 0
+	l.before = func(n *graph.Node) {
+		need := 0
+		for _, v := range n.In {
+			if o := l.operand(v); o.Space == device.Grads {
+				need = max(need, p.bucketAt(o.Offset)+1)
+			}
+		}
+		for ; p.Settings.World > 1 && waited < need; waited++ {
+			l.seg.Instrs = append(l.seg.Instrs, device.Instr{Kind: device.Wait, Bucket: waited,
+				Out: []device.Operand{p.Buckets[waited].Place}, Group: dataGroup, Collective: allReduce})
+		}
+	}
+	return l.lower(SegmentNorm)
+}
+
+// sumOfUses adds the gradients of a parameter's uses, each sum written over the first use.
+func sumOfUses(b *graph.Builder, q *Param, preset map[*graph.Value]device.Operand) (*graph.Value, error) {
+	var sum *graph.Value
+	for use := range q.Uses {
+		v, err := b.Apply(graph.OpInput, graph.InputAttrs{Name: Gradient{q.Name, use}.Output(), DType: tensor.F32, Shape: q.Shape})
+		if err != nil {
+			return nil, err
+		}
+		if sum == nil {
+			sum = v[0]
+			continue
+		}
+		if v, err = b.Apply(graph.OpAccumulate, nil, sum, v[0]); err != nil {
+			return nil, err
+		}
+		sum = v[0]
+		preset[sum] = q.Uses[0]
+	}
+	if len(q.Uses) > 1 {
+		b.Output(sumPrefix+q.Name, sum)
+	}
+	return sum, nil
+}
+
+// buildUpdate lowers the optimizer: its operation on every parameter, in order of name.
+func (p *Plan) buildUpdate(*State) error {
+	b := graph.NewBuilder()
+	table := p.allocIO(graph.Type{DType: tensor.F64, Shape: tensor.Shape{p.Groups, HyperLen}})
+	rows := make([]*graph.Value, p.Groups)
+	for g := range rows {
+		v, err := b.Apply(graph.OpInput, graph.InputAttrs{Name: hyperName(g), DType: tensor.F64, Shape: graph.MakeDims([]int{HyperLen})})
+		if err != nil {
+			return err
+		}
+		rows[g] = v[0]
+	}
+	for _, q := range p.trained() {
+		if err := q.applyUpdate(b, rows); err != nil {
+			return fmt.Errorf("optimizer for parameter %s: %w", q.Name, err)
+		}
+	}
+	if err := graph.Verify(b.G); err != nil {
+		return fmt.Errorf("plan: the update's graph is not valid: %w", err)
+	}
+	place := func(name string) (device.Operand, bool) { return p.updatePlace(name, table) }
+	l := &lowering{plan: p, g: b.G, where: binding{place, place}}
+	if err := l.lower(SegmentUpdate); err != nil {
+		return err
+	}
+	l.seg.Inputs[InputHyper] = table
+	return nil
+}
+
+func hyperName(group int) string { return fmt.Sprintf("%s%d", hyperPrefix, group) }
+
+func (q *Param) applyUpdate(b *graph.Builder, rows []*graph.Value) error {
+	b.Pos, b.Block = q.Pos, q.Block
+	input := func(name string) (*graph.Value, error) {
+		v, err := b.Apply(graph.OpInput, graph.InputAttrs{Name: name, DType: tensor.F32, Shape: q.Shape})
+		if err != nil {
+			return nil, err
+		}
+		return v[0], nil
+	}
+	w, err := b.Apply(graph.OpParam, q.ParamAttrs)
+	if err != nil {
+		return err
+	}
+	g, err := input(Gradient{q.Name, 0}.Output())
+	if err != nil {
+		return err
+	}
+	in := []*graph.Value{w[0], g}
+	for _, s := range q.Slots {
+		v, err := input(statePrefix + s.Key)
+		if err != nil {
+			return err
+		}
+		in = append(in, v)
+	}
+	out, err := b.Apply(q.update.Op, q.update.Attrs, append(in, rows[q.Group])...)
+	if err != nil {
+		return err
+	}
+	if len(out) != 1+len(q.Slots) {
+		return fmt.Errorf("%s has %d results for the parameter and %d slots", q.update.Op.Name, len(out), len(q.Slots))
+	}
+	b.Output(paramPrefix+q.Name, out[0])
+	for i, s := range q.Slots {
+		b.Output(statePrefix+s.Key, out[1+i])
+	}
+	return nil
+}
+
+// normPlace finds the places of the norm segment's results.
+func (p *Plan) normPlace(name string) (device.Operand, bool) {
+	if q := p.paramAfter(name, sumPrefix); q != nil {
+		return q.Uses[0], true
+	}
+	if q := p.paramAfter(name, partialsPrefix); q != nil {
+		return q.Partials, true
+	}
+	return device.Operand{}, false
+}
+
+// updatePlace finds the places of the update segment's inputs and results.
+func (p *Plan) updatePlace(name string, table device.Operand) (device.Operand, bool) {
+	if q := p.paramAfter(name, paramPrefix); q != nil {
+		return q.Place, true
+	}
+	if key, ok := strings.CutPrefix(name, statePrefix); ok {
+		if q := p.Param(key[:max(0, strings.LastIndexByte(key, '/'))]); q != nil {
+			for _, s := range q.Slots {
+				if s.Key == key {
+					return s.Place, true
+				}
+			}
+		}
+	}
+	if row, ok := strings.CutPrefix(name, hyperPrefix); ok {
+		g := 0
+		if _, err := fmt.Sscan(row, &g); err == nil {
+			return device.Operand{Type: graph.Type{DType: tensor.F64, Shape: tensor.Shape{HyperLen}}, Space: device.IO,
+				Offset: table.Offset + int64(g)*HyperLen*8}, true
+		}
+	}
+	return p.accumulatorPlace(name)
+}
+
+func (p *Plan) paramAfter(name, prefix string) *Param {
+	if rest, ok := strings.CutPrefix(name, prefix); ok {
+		return p.Param(rest)
+	}
+	return nil
+}
+
+// trained lists the parameters that are trained, in order of name.
+func (p *Plan) trained() []*Param {
+	var out []*Param
+	for i := range p.Params {
+		if q := &p.Params[i]; q.Trained() {
+			out = append(out, q)
+		}
+	}
+	return out
+}
+
+// lastBucket is the bucket that completes a parameter's gradient.
+func (p *Plan) lastBucket(q *Param) int {
+	last := 0
+	for _, u := range q.Uses {
+		last = max(last, p.bucketAt(u.Offset))
+	}
+	return last
+}
+
+// bucketAt is the bucket that holds an offset of Grads.
+func (p *Plan) bucketAt(offset int64) int {
+	i, found := slices.BinarySearchFunc(p.Buckets, offset, func(b Bucket, at int64) int { return cmp.Compare(b.Place.Offset, at) })
+	if !found {
+		i--
+	}
+	return i
+}

@@ -1,0 +1,168 @@
+package plan
+
+import (
+	"fmt"
+	"strings"
+
+	"starling/core/comm"
+	"starling/core/device"
+)
+
+// Summary is what a person asks of a plan before starting the run. Times and the memory outside the arenas are not the
+// plan's business.
+type Summary struct {
+	// Parameters counts elements; Trained those that the optimizer updates.
+	Parameters, Trained int64
+	// ForwardFLOPs and BackwardFLOPs are the arithmetic of one micro-batch, StepFLOPs that of this rank in one step.
+	ForwardFLOPs, BackwardFLOPs, StepFLOPs int64
+	// Arenas is the memory of each space on this rank; Grads counts every buffer of the stack.
+	Arenas [device.NumSpaces]int64
+	// StagingBytes is what the communicator needs for subtrees of other ranks while it adds them.
+	StagingBytes int64
+	// LeastWorkBytes is the most that ever lives in Work at one time: no placement could need less.
+	LeastWorkBytes int64
+	// GradientBytes is the size of the gradient, padding included, and SentBytes what this rank sends of gradients in a
+	// step: 2(N-1)/N of it where its lanes are one aligned range, more where they fall into several subtrees.
+	GradientBytes, SentBytes int64
+	// Subtrees is how many partial sums this rank sends for each bucket.
+	Subtrees int
+	// MicroBatches of this rank in a step, and of the busiest rank.
+	MicroBatches, MostMicroBatches int
+	// Imbalance is how much longer a step takes than with an even spread: the busiest rank's share over the mean, minus 1.
+	Imbalance float64
+
+	world, buckets int
+}
+
+// Summary computes the plan's figures.
+func (p *Plan) Summary() Summary {
+	s := Summary{world: p.Settings.World, buckets: len(p.Buckets), Arenas: p.ArenaBytes, GradientBytes: p.ArenaBytes[device.Grads]}
+	s.Arenas[device.Grads] *= int64(p.GradBuffers)
+	for i := range p.Params {
+		n := int64(p.Params[i].Place.Shape.Numel())
+		s.Parameters += n
+		if p.Params[i].Trained() {
+			s.Trained += n
+		}
+	}
+	s.spread(p)
+	s.communication(p)
+	s.arithmetic(p)
+	return s
+}
+
+func (s *Summary) spread(p *Plan) {
+	for r := range p.Settings.World {
+		lanes := p.Reduction.Assigned(r)
+		n := p.Settings.LaneMicroBatches(lanes.Hi-1).Hi - p.Settings.LaneMicroBatches(lanes.Lo).Lo
+		if r == p.Settings.Rank {
+			s.MicroBatches = n
+		}
+		s.MostMicroBatches = max(s.MostMicroBatches, n)
+	}
+	mean := float64(p.Settings.MicroBatches) / float64(p.Settings.World)
+	s.Imbalance = float64(s.MostMicroBatches)/mean - 1
+}
+
+func (s *Summary) communication(p *Plan) {
+	s.Subtrees = len(p.Reduction.Nodes(p.Settings.Rank))
+	if p.Settings.World == 1 {
+		return
+	}
+	for _, b := range p.Buckets {
+		chunks := comm.Chunks(b.Place.Shape.Numel(), p.Settings.World, comm.ChunkAlign)
+		s.SentBytes += int64(p.Reduction.SentBytes(p.Settings.Rank, chunks))
+		s.StagingBytes = max(s.StagingBytes, int64(p.Reduction.StagingBytes(p.Settings.Rank, chunks, 0)))
+	}
+}
+
+func (s *Summary) arithmetic(p *Plan) {
+	var folds int64
+	for i := range p.Segments[SegmentMicro].Instrs {
+		switch in := &p.Segments[SegmentMicro].Instrs[i]; {
+		case in.Kind == device.Fold:
+			folds += in.FLOPs
+		case in.Node != nil && isBackward(in.Node):
+			s.BackwardFLOPs += in.FLOPs
+		default:
+			s.ForwardFLOPs += in.FLOPs
+		}
+	}
+	merges := 0
+	for _, l := range p.LaneSteps() {
+		merges += l.Merges
+	}
+	s.StepFLOPs = int64(s.MicroBatches)*(s.ForwardFLOPs+s.BackwardFLOPs) + int64(merges)*folds
+	for _, name := range []string{SegmentNorm, SegmentUpdate} {
+		for _, in := range p.Segments[name].Instrs {
+			s.StepFLOPs += in.FLOPs
+		}
+	}
+	for _, l := range p.lowered {
+		s.LeastWorkBytes = max(s.LeastWorkBytes, l.leastWork)
+	}
+}
+
+// MemoryBytes is the sum of the arenas and the communicator's staging memory.
+func (s Summary) MemoryBytes() int64 {
+	total := s.StagingBytes
+	for _, n := range s.Arenas {
+		total += n
+	}
+	return total
+}
+
+// Line is the summary in one line.
+func (s Summary) Line() string {
+	line := fmt.Sprintf("%s parameters, %s a step, %s of planned memory", countString(s.Parameters), flopsString(s.StepFLOPs), bytesString(s.MemoryBytes()))
+	if s.world > 1 {
+		line += fmt.Sprintf(", %s sent a step by each of %d ranks", bytesString(s.SentBytes), s.world)
+	}
+	return line
+}
+
+// String is the summary as a short table.
+func (s Summary) String() string {
+	var b strings.Builder
+	row := func(name, format string, args ...any) {
+		fmt.Fprintf(&b, "%-20s %s\n", name, fmt.Sprintf(format, args...))
+	}
+	row("parameters", "%s (%d), %d trained", countString(s.Parameters), s.Parameters, s.Trained)
+	row("arithmetic", "%s a micro-batch (%s forward, %s backward), %s a step of this rank",
+		flopsString(s.ForwardFLOPs+s.BackwardFLOPs), flopsString(s.ForwardFLOPs), flopsString(s.BackwardFLOPs), flopsString(s.StepFLOPs))
+	row("memory of a rank", "%s planned", bytesString(s.MemoryBytes()))
+	for sp := range device.NumSpaces {
+		extra := ""
+		if n := s.Arenas[sp]; sp == device.Grads && s.GradientBytes > 0 && n > s.GradientBytes {
+			extra = fmt.Sprintf("  (%d buffers of %s, to add lanes in tree order)", n/s.GradientBytes, bytesString(s.GradientBytes))
+		}
+		row("  "+sp.String(), "%s%s", bytesString(s.Arenas[sp]), extra)
+	}
+	if s.world > 1 {
+		row("  staging", "%s", bytesString(s.StagingBytes))
+		row("sent by a rank", "%s a step: a gradient of %s in %d buckets, %s", bytesString(s.SentBytes), bytesString(s.GradientBytes), s.buckets, s.price())
+		row("spread", "%d micro-batches on this rank, %d on the busiest of %d ranks, imbalance %.1f%%", s.MicroBatches, s.MostMicroBatches, s.world, 100*s.Imbalance)
+	}
+	return b.String()
+}
+
+func (s Summary) price() string {
+	if s.Subtrees == 1 {
+		return fmt.Sprintf("2(N-1)/N of it with N = %d", s.world)
+	}
+	return fmt.Sprintf("%.2f times that, because this rank's lanes fall into %d subtrees of the sum (one subtree on each rank would need %.2f)",
+		float64(s.SentBytes)/float64(s.GradientBytes), s.Subtrees, 2*float64(s.world-1)/float64(s.world))
+}
+
+// countString prints a number of elements with a unit.
+func countString(n int64) string {
+	switch {
+	case n >= 1e9:
+		return fmt.Sprintf("%.2f B", float64(n)/1e9)
+	case n >= 1e6:
+		return fmt.Sprintf("%.2f M", float64(n)/1e6)
+	case n >= 1e3:
+		return fmt.Sprintf("%.1f k", float64(n)/1e3)
+	}
+	return fmt.Sprint(n)
+}
