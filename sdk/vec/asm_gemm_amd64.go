@@ -90,6 +90,9 @@ func gemmTileSteps14AVX512(k int, a *float32, lda int, b *float32, ldb int, bpan
 func packColumnsAVX512(k int, src *float32, ld int, dst *float32, n int)
 
 //go:noescape
+func packStepsAVX512(k int, src *float32, ld int, dst *float32, n int)
+
+//go:noescape
 func packTransposedAVX512(k int, src *float32, ld int, dst *float32)
 
 //go:noescape
@@ -130,6 +133,9 @@ func gemmTileSteps6AVX2(k int, a *float32, lda int, b *float32, ldb int, bpanel 
 
 //go:noescape
 func packColumnsAVX2(k int, src *float32, ld int, dst *float32, n int)
+
+//go:noescape
+func packStepsAVX2(k int, src *float32, ld int, dst *float32, n int)
 
 //go:noescape
 func packTransposedAVX2(k int, src *float32, ld int, dst *float32)

@@ -59,3 +59,40 @@ func BenchmarkGemm(b *testing.B) {
 		}
 	})
 }
+
+// BenchmarkKernels runs functions on slices that stay in the first-level cache
+// and on slices that do not fit any, and prints bytes moved.
+func BenchmarkKernels(b *testing.B) {
+	r := rand.New(rand.NewPCG(11, 12))
+	eachSetB(b, func(b *testing.B) {
+		for _, name := range []string{
+			"Add", "Exp", "Log", "Tanh", "Gelu", "GeluGrad", "GeluErf", "GeluErfGrad", "Silu", "Sum", "Dot", "SumSq64", "MaxOf", "AllFinite",
+			"Softmax", "SoftmaxGrad", "LogSumExp", "LayerNorm", "LayerNormGrad", "AdamW", "SGD momentum",
+		} {
+			for _, n := range []int{96, 2048, 1 << 22} {
+				if Active() == "generic" && n > 1<<20 {
+					continue
+				}
+				for _, c := range kernelCases {
+					if c.name != name {
+						continue
+					}
+					b.Run(fmt.Sprintf("%s/%d", name, n), func(b *testing.B) {
+						in, out := make([][]float32, c.ins), make([][]float32, c.out)
+						for i := range in {
+							in[i] = normals(r, n)
+						}
+						for i := range out {
+							out[i] = normals(r, n)
+						}
+						for b.Loop() {
+							c.run(in, out)
+						}
+						b.SetBytes(int64(4 * n * (c.ins + c.out)))
+						b.ReportMetric(float64(n)*float64(b.N)/float64(b.Elapsed().Nanoseconds()), "Gelem/s")
+					})
+				}
+			}
+		}
+	})
+}

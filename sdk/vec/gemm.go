@@ -81,8 +81,11 @@ const (
 func GemmScratch(g *GemmArgs) int {
 	kc := min(g.K, gemmKC)
 	nc := (min(g.N, gemmNC) + gemmNR - 1) / gemmNR * gemmNR
-	return kc*nc + gemmSlack + gemmNR*kc
+	return kc*nc + gemmSlack + gemmGroup*16*(kc+16)
 }
+
+// gemmGroup is how many panels of a transposed A are copied at a time.
+const gemmGroup = 8
 
 // gemmSlack is how far packing by whole squares may write past the packed block.
 const gemmSlack = 16 * gemmNR

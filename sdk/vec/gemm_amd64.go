@@ -8,10 +8,12 @@ type tileFunc func(k int, a *float32, lda int, b *float32, ldb, bpanel int, c *f
 // height.
 type tiling struct {
 	rows, cols     int
-	byRow, byStep  [gemmMR + 1]tileFunc // A stored by rows; by steps of k
-	packColumns    func(k int, src *float32, ld int, dst *float32, n int)
+	byRow, byStep  [gemmMR + 1]tileFunc                                   // A stored by rows; by steps of k
+	packColumns    func(k int, src *float32, ld int, dst *float32, n int) // to rows of cols elements
+	packSteps      func(k int, src *float32, ld int, dst *float32, n int) // to rows of stepWidth elements
 	packTransposed func(k int, src *float32, ld int, dst *float32)
 	square         int  // rows that packTransposed takes at once
+	stepWidth      int  // a step of a packed panel of A
 	masksB         bool // reads no column of B past n
 }
 
@@ -30,6 +32,8 @@ var tiles512 = tiling{
 		gemmTileSteps13AVX512, gemmTileSteps14AVX512,
 	},
 	packColumns:    packColumnsAVX512,
+	packSteps:      packStepsAVX512,
+	stepWidth:      16,
 	packTransposed: packTransposedAVX512,
 	square:         16,
 	masksB:         true,
@@ -44,6 +48,8 @@ var tiles256 = tiling{
 		nil, gemmTileSteps1AVX2, gemmTileSteps2AVX2, gemmTileSteps3AVX2, gemmTileSteps4AVX2, gemmTileSteps5AVX2, gemmTileSteps6AVX2,
 	},
 	packColumns:    packColumnsAVX2,
+	packSteps:      packStepsAVX2,
+	stepWidth:      8,
 	packTransposed: packTransposedAVX2,
 	square:         8,
 }
@@ -64,22 +70,21 @@ func gemmBlock(g *GemmArgs, i0, i1, j0, j1 int, scratch []float32) {
 func (t *tiling) block(g *GemmArgs, i0, i1, j0, j1 int, scratch []float32) {
 	blocks := (g.K + gemmKC - 1) / gemmKC
 	kc := (g.K + blocks - 1) / blocks
-	panels := (i1 - i0 + t.rows - 1) / t.rows
 	for j := j0; j < j1; j += gemmNC {
 		n := min(gemmNC, j1-j)
 		for k := 0; k < g.K; k += kc {
-			b := t.packB(g, i1-i0, k, min(kc, g.K-k), j, n, scratch)
+			steps := min(kc, g.K-k)
+			b := t.packB(g, i1-i0, k, steps, j, n, scratch)
 			load := 0
 			if g.Accumulate || k > 0 {
 				load = 1
 			}
-			for p := range panels { // rows spread evenly, so that no panel is thin
-				lo, hi := i0+(i1-i0)*p/panels, i0+(i1-i0)*(p+1)/panels
-				t.panel(g, lo, hi-lo, k, min(kc, g.K-k), b, j, n, load, scratch)
-			}
+			t.panels(g, i0, i1, k, steps, b, j, n, load, scratch[steps*roundUp(n, t.cols)+gemmSlack:])
 		}
 	}
 }
+
+func roundUp(n, to int) int { return (n + to - 1) / to * to }
 
 // operandB says where a block of op(B) lies: panel p's step k begins p·panel +
 // k·ld bytes after the start.
@@ -88,20 +93,32 @@ type operandB struct {
 	ld, panel int
 }
 
+// packRows rows are copied at a time, so that a pass over the columns stays
+// in few pages.
+const packRows = 32
+
 // packB copies kc steps and n columns of op(B), from (k, j), into panels of
 // t.cols columns, unless so few rows of C use them that copying would not pay.
 func (t *tiling) packB(g *GemmArgs, rows, k, kc, j, n int, scratch []float32) operandB {
 	if !g.TransB && rows <= 2*t.rows && (t.masksB || n%t.cols == 0) {
 		return operandB{&g.B[k*g.LDB+j], 4 * g.LDB, 4 * t.cols}
 	}
+	if g.TransB {
+		t.packBTransposed(g, k, kc, j, n, scratch)
+	} else {
+		for y := 0; y < kc; y += packRows {
+			for c := 0; c < n; c += t.cols {
+				t.packColumns(min(packRows, kc-y), &g.B[(k+y)*g.LDB+j+c], 4*g.LDB, &scratch[c*kc+y*t.cols], min(t.cols, n-c))
+			}
+		}
+	}
+	return operandB{&scratch[0], 4 * t.cols, 4 * t.cols * kc}
+}
+
+func (t *tiling) packBTransposed(g *GemmArgs, k, kc, j, n int, scratch []float32) {
 	for c := 0; c < n; c += t.cols {
 		dst := scratch[c*kc:]
-		w := min(t.cols, n-c)
-		if !g.TransB {
-			t.packColumns(kc, &g.B[k*g.LDB+j+c], 4*g.LDB, &dst[0], w)
-			continue
-		}
-		x := 0
+		x, w := 0, min(t.cols, n-c)
 		for ; x+t.square <= w; x += t.square {
 			t.packTransposed(kc, &g.B[(j+c+x)*g.LDB+k], 4*g.LDB, &dst[x])
 		}
@@ -111,15 +128,47 @@ func (t *tiling) packB(g *GemmArgs, rows, k, kc, j, n int, scratch []float32) op
 			}
 		}
 	}
-	return operandB{&scratch[0], 4 * t.cols, 4 * t.cols * kc}
 }
 
-// panel multiplies rows i to i+m of op(A) by a packed block of B.
-func (t *tiling) panel(g *GemmArgs, i, m, k, kc int, b operandB, j, n, load int, scratch []float32) {
-	c := &g.C[i*g.LDC+j]
-	if g.TransA {
-		t.byStep[m](kc, &g.A[k*g.LDA+i], 4*g.LDA, b.start, b.ld, b.panel, c, 4*g.LDC, n, load)
-		return
+// panels multiplies rows i0 to i1 of op(A) by a packed block of B. A is read
+// where it lies if it can be: copied first are a transposed A that enough
+// columns use, since a step of it lies a row apart from the next, and rows whose
+// distance would put them all into one set of the first-level cache.
+func (t *tiling) panels(g *GemmArgs, i0, i1, k, kc int, b operandB, j, n, load int, scratch []float32) {
+	panels := (i1 - i0 + t.rows - 1) / t.rows
+	at := func(p int) int { return i0 + (i1-i0)*p/panels } // rows spread evenly, so that no panel is thin
+	copies := n >= 3*t.cols && (g.TransA || g.LDA%1024 == 0)
+	for p := range panels {
+		i := at(p)
+		m := at(p+1) - i
+		c := &g.C[i*g.LDC+j]
+		switch {
+		case g.TransA && copies:
+			group := p % gemmGroup
+			if group == 0 {
+				t.packA(g, at, p, min(p+gemmGroup, panels), k, kc, scratch)
+			}
+			t.byStep[m](kc, &scratch[group*kc*t.stepWidth], 4*t.stepWidth, b.start, b.ld, b.panel, c, 4*g.LDC, n, load)
+		case g.TransA:
+			t.byStep[m](kc, &g.A[k*g.LDA+i], 4*g.LDA, b.start, b.ld, b.panel, c, 4*g.LDC, n, load)
+		case copies:
+			ld := kc + 16
+			for r := range m {
+				copy(scratch[r*ld:], g.A[(i+r)*g.LDA+k:][:kc])
+			}
+			t.byRow[m](kc, &scratch[0], 4*ld, b.start, b.ld, b.panel, c, 4*g.LDC, n, load)
+		default:
+			t.byRow[m](kc, &g.A[i*g.LDA+k], 4*g.LDA, b.start, b.ld, b.panel, c, 4*g.LDC, n, load)
+		}
 	}
-	t.byRow[m](kc, &g.A[i*g.LDA+k], 4*g.LDA, b.start, b.ld, b.panel, c, 4*g.LDC, n, load)
+}
+
+// packA copies panels p to end of a transposed A.
+func (t *tiling) packA(g *GemmArgs, at func(p int) int, p, end, k, kc int, scratch []float32) {
+	for y := 0; y < kc; y += packRows {
+		for q := p; q < end; q++ {
+			i := at(q)
+			t.packSteps(min(packRows, kc-y), &g.A[(k+y)*g.LDA+i], 4*g.LDA, &scratch[((q-p)*kc+y)*t.stepWidth], at(q+1)-i)
+		}
+	}
 }

@@ -17,7 +17,10 @@ func (s *isa) tileRows() int {
 	return 6
 }
 
-const unroll = 4
+const (
+	unroll = 4  // steps of k per turn of the innermost loop
+	ahead  = 12 // steps of k between prefetching B and using it
+)
 
 // gemmTile writes a function that multiplies mr rows of A by n columns of B,
 // two vectors of columns at a time: the innermost two loops of a product.
@@ -86,6 +89,10 @@ func (s *isa) gemmTile(mr int, byK bool) {
 			} else {
 				VMOVUPS(m, v)
 			}
+		}
+		// A packed panel of B streams from the second-level cache.
+		for line := 0; line < 2*w; line += 64 {
+			PREFETCHT0(Mem{Base: pb, Disp: 2*w*ahead + line})
 		}
 		for r := range mr {
 			m := Mem{Base: base[0], Disp: 4 * r}
@@ -222,35 +229,35 @@ func (s *isa) eachC(mr int, p, ld Register, label string, m0, m1 VecVirtual, n R
 	Label(label + "end")
 }
 
-// packColumns writes a function that copies n ≤ two vectors of columns of k
-// rows, ld bytes apart, to rows of exactly two vectors, the rest zero.
-func (s *isa) packColumns() {
-	TEXT("packColumns"+s.suffix, NOSPLIT, "func(k int, src *float32, ld int, dst *float32, n int)")
+// packColumns writes a function that copies n columns of k rows, ld bytes apart,
+// to rows of exactly one or two vectors, the rest zero.
+func (s *isa) packColumns(name string, vectors int) {
+	TEXT(name+s.suffix, NOSPLIT, "func(k int, src *float32, ld int, dst *float32, n int)")
 	Pragma("noescape")
 	k := Load(Param("k"), GP64())
 	src := Load(Param("src"), GP64())
 	ld := Load(Param("ld"), GP64())
 	dst := Load(Param("dst"), GP64())
 	n := Load(Param("n"), GP64())
-	v := s.vecs(2)
+	v := s.vecs(vectors)
 	w := s.bytes()
-	ahead := GP64()
-	LEAQ(Mem{Base: src, Index: ld, Scale: 8}, ahead)
+	later := GP64()
+	LEAQ(Mem{Base: src, Index: ld, Scale: 8}, later)
 	loop := func(label string, load func(i int)) {
 		Label(label)
 		for i := range v {
 			load(i)
 		}
-		PREFETCHT0(Mem{Base: ahead})
-		if s.wide {
-			PREFETCHT0(Mem{Base: ahead, Disp: 64})
+		PREFETCHT0(Mem{Base: later})
+		if vectors*w > 64 {
+			PREFETCHT0(Mem{Base: later, Disp: 64})
 		}
 		for i := range v {
 			VMOVUPS(v[i], Mem{Base: dst, Disp: w * i})
 		}
 		ADDQ(ld, src)
-		ADDQ(ld, ahead)
-		ADDQ(imm(2*w), dst)
+		ADDQ(ld, later)
+		ADDQ(imm(vectors*w), dst)
 		DECQ(k)
 		JNZ(LabelRef(label))
 		VZEROUPPER()
@@ -267,16 +274,17 @@ func (s *isa) packColumns() {
 		loop("rows", func(i int) { VMOVUPS_Z(Mem{Base: src, Disp: w * i}, ks[i], v[i]) })
 		return
 	}
-	CMPQ(n, imm(2*s.width))
+	CMPQ(n, imm(vectors*s.width))
 	JL(LabelRef("part"))
 	loop("rows", func(i int) { VMOVUPS(Mem{Base: src, Disp: w * i}, v[i]) })
 	Label("part")
 	t := GP64()
-	masks := s.vecs(2)
+	masks := s.vecs(vectors)
 	LEAQ(tailMasks(), t)
 	NEGQ(n)
-	VMOVUPS(Mem{Base: t, Index: n, Scale: 4, Disp: 128}, masks[0])
-	VMOVUPS(Mem{Base: t, Index: n, Scale: 4, Disp: 160}, masks[1])
+	for i, m := range masks {
+		VMOVUPS(Mem{Base: t, Index: n, Scale: 4, Disp: 4*lanes + w*i}, m)
+	}
 	loop("partrows", func(i int) { VMASKMOVPS(Mem{Base: src, Disp: w * i}, masks[i], v[i]) })
 }
 
@@ -410,6 +418,7 @@ func (s *isa) gemm() {
 	for mr := 1; mr <= s.tileRows(); mr++ {
 		s.gemmTile(mr, true)
 	}
-	s.packColumns()
+	s.packColumns("packColumns", 2)
+	s.packColumns("packSteps", 1)
 	s.packTransposed()
 }
