@@ -158,7 +158,17 @@ var OpArgmax = register(Op{
 // stretch undoes a reduction's change of shape: y repeated over the dimensions that were reduced.
 func (b *Builder) stretch(y *Value, a ReduceAttrs, to tensor.Shape) *Value {
 	kept, _ := ReduceAttrs{Axes: a.Axes, Keep: true}.reduce(to)
-	return b.broadcast(b.reshape(y, kept), to)
+	if !withoutLeadingOnes(kept).Equal(withoutLeadingOnes(y.Shape)) { // broadcasting adds those by itself
+		y = b.reshape(y, kept)
+	}
+	return b.broadcast(y, to)
+}
+
+func withoutLeadingOnes(s tensor.Shape) tensor.Shape {
+	for len(s) > 0 && s[0] == 1 {
+		s = s[1:]
+	}
+	return s
 }
 
 func gradSum(b *Builder, n *Node, dout []*Value) []*Value {

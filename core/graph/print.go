@@ -105,22 +105,27 @@ func (d Dims) String() string {
 	return strings.ReplaceAll(fmt.Sprint(d.Slice()), " ", ",")
 }
 
-// attrString prints the fields of an attribute struct as name=value. Fields that are false, and
-// the extents H and W where they are not used, are left out.
+// attrString prints the fields of an attribute struct as name=value, the two sides of an image as one field (stride=2x1).
+// Fields that are false, and the extents H and W where they are not used, are left out.
 func attrString(attrs any) string {
 	v := reflect.ValueOf(attrs)
 	if v.Kind() != reflect.Struct {
 		return ""
 	}
 	var out []string
-	for i := range v.NumField() {
+	for i := 0; i < v.NumField(); i++ {
 		name, f := v.Type().Field(i).Name, v.Field(i)
 		switch {
 		case f.Kind() == reflect.Bool:
 			if f.Bool() {
 				out = append(out, snake(name))
 			}
-		case f.IsZero() && (name == "H" || name == "W"):
+		case strings.HasSuffix(name, "H"):
+			h, w := f.Int(), v.Field(i+1).Int()
+			if name != "H" || h != 0 {
+				out = append(out, fmt.Sprintf("%s=%dx%d", sides(name), h, w))
+			}
+			i++ // W
 		case name == "Key":
 			out = append(out, fmt.Sprintf("key=%016x", f.Uint()))
 		default:
@@ -130,7 +135,18 @@ func attrString(attrs any) string {
 	return strings.Join(out, " ")
 }
 
-// snake turns a field's name into the spelling of recipes: TransA becomes trans_a, KH becomes kh.
+// sides is the name of a pair of fields, given that of the first: StrideH and StrideW are stride.
+func sides(name string) string {
+	switch name {
+	case "H":
+		return "size"
+	case "KH":
+		return "kernel"
+	}
+	return snake(strings.TrimSuffix(name, "H"))
+}
+
+// snake turns a field's name into the spelling of recipes: TransA becomes trans_a.
 func snake(name string) string {
 	var b strings.Builder
 	lower := false
