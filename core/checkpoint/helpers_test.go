@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -13,10 +14,31 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if dir := os.Getenv(childDir); dir != "" {
-		runChild(dir)
+	if role, dir, ok := strings.Cut(os.Getenv(childVariable), ":"); ok {
+		children[role](dir)
+		os.Exit(0)
 	}
 	goleak.VerifyTestMain(m)
+}
+
+// childVariable, set in the environment to "role:folder", makes the test binary one of children instead of
+// running tests.
+const childVariable = "STARLING_CHECKPOINT_CHILD"
+
+var children = map[string]func(dir string){"save for ever": saveForEver}
+
+func child(t testing.TB, role, dir string) *exec.Cmd {
+	c := exec.CommandContext(t.Context(), os.Args[0])
+	c.Env = append(os.Environ(), childVariable+"="+role+":"+dir)
+	return c
+}
+
+// failChild ends a child with an error.
+func failChild(err error) {
+	if err != nil {
+		fmt.Println("error:", err)
+		os.Exit(1)
+	}
 }
 
 // floats is a whole F32 tensor.

@@ -7,16 +7,12 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"testing"
 	"time"
 )
-
-// childDir, set in the environment, makes the test binary a run that saves for ever.
-const childDir = "STARLING_CHECKPOINT_CHILD"
 
 const childElements = 40_000
 
@@ -26,33 +22,27 @@ func childTensors(step int64) []Tensor {
 	return []Tensor{t, filled("w/m", 10, float32(step))}
 }
 
-// runChild goes on from the newest checkpoint, saves every step through a Saver, and prints each step
+// saveForEver is a run: it goes on from the newest checkpoint, saves every step through a Saver, and prints each step
 // once it is committed.
-func runChild(dir string) {
-	fail := func(err error) {
-		if err != nil {
-			fmt.Println("error:", err)
-			os.Exit(1)
-		}
-	}
+func saveForEver(dir string) {
 	ctx := context.Background()
 	s, err := NewSaver(SaverConfig{Dir: dir, Keep: 2, Done: func(o Outcome) {
-		fail(o.Err)
+		failChild(o.Err)
 		fmt.Println(o.Step)
 	}})
-	fail(err)
+	failChild(err)
 	step := int64(0)
 	c, _, err := Latest(ctx, dir)
 	if err == nil {
 		step = c.Step()
-		fail(c.Close())
+		failChild(c.Close())
 	} else if !errors.Is(err, ErrNone) {
-		fail(err)
+		failChild(err)
 	}
 	for {
 		// Every second save takes the place of the one before it, for the moment between two renames.
 		for range 2 {
-			fail(s.Save(ctx, SaveRequest{Step: step + 1, Tensors: childTensors(step + 1), Trainer: []byte("{}"), Best: step%3 == 0}))
+			failChild(s.Save(ctx, SaveRequest{Step: step + 1, Tensors: childTensors(step + 1), Trainer: []byte("{}"), Best: step%3 == 0}))
 		}
 		step++
 	}
@@ -65,13 +55,12 @@ func TestKilledAtRandomInstants(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	reached := int64(0)
 	for round := range 20 {
-		child := exec.CommandContext(t.Context(), os.Args[0])
-		child.Env = append(os.Environ(), childDir+"="+dir)
-		out, err := child.StdoutPipe()
+		run := child(t, "save for ever", dir)
+		out, err := run.StdoutPipe()
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := child.Start(); err != nil {
+		if err := run.Start(); err != nil {
 			t.Fatal(err)
 		}
 		lines := bufio.NewScanner(out)
@@ -83,11 +72,11 @@ func TestKilledAtRandomInstants(t *testing.T) {
 				t.Fatalf("round %d: the run says %q", round, lines.Text())
 			}
 			if committed == reached {
-				time.AfterFunc(time.Duration(random.IntN(30_000))*time.Microsecond, func() { _ = child.Process.Kill() })
+				time.AfterFunc(time.Duration(random.IntN(30_000))*time.Microsecond, func() { _ = run.Process.Kill() })
 			}
 			committed = step
 		}
-		_ = child.Wait() // killed
+		_ = run.Wait() // killed
 
 		c, _, err := Latest(t.Context(), dir)
 		if err != nil {
