@@ -3,6 +3,8 @@ package comm
 import (
 	"encoding/binary"
 	"fmt"
+
+	"starling/sdk/vec"
 )
 
 // The bodies of the collectives. Each hands its messages to the transport at once, in pieces, and then reacts to
@@ -283,7 +285,7 @@ func (t *treeReduce) finish(p int) {
 				dst = t.values[s.left]
 			}
 		}
-		add(dst, t.values[s.left], t.values[s.right])
+		vec.Add(dst, t.values[s.left], t.values[s.right])
 		t.values[at], t.staged[at] = dst, true
 	}
 	if t.all != nil {

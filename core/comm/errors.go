@@ -9,7 +9,7 @@ import (
 )
 
 // StallError says that a collective did not finish within its deadline, and which ranks held it up. The rank that notices
-// first sends it to the others, so every member of the group returns the same one.
+// first sends it to the others, so every member of the group returns one.
 type StallError struct {
 	Group    string
 	Op       string

@@ -128,11 +128,3 @@ func pieces(n, piece int) int { return (n + piece - 1) / piece }
 func pieceOf(c Range, p, piece int) Range {
 	return Range{c.Lo + p*piece, min(c.Lo+(p+1)*piece, c.Hi)}
 }
-
-// add sets dst[i] = a[i] + b[i]; dst may be a or b.
-func add(dst, a, b []float32) {
-	a, b = a[:len(dst)], b[:len(dst)]
-	for i := range dst {
-		dst[i] = a[i] + b[i]
-	}
-}

@@ -25,6 +25,7 @@ type run struct {
 
 	mu     sync.Mutex
 	events []event
+	fault  error         // a member entered something else
 	wake   chan struct{} // an event, a member's entry, a loss
 }
 
@@ -206,8 +207,18 @@ func (r *run) allEntered() error {
 	return left
 }
 
+// broken returns the fault of this run, which explains whatever else goes wrong with it.
+func (r *run) broken() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.fault
+}
+
 // until waits for ready to return true, for the group's failure, or for the deadline.
 func (r *run) until(ready func() bool) error {
+	if err := r.broken(); err != nil {
+		return err
+	}
 	if ready() {
 		return nil
 	}
@@ -223,6 +234,9 @@ func (r *run) until(ready func() bool) error {
 				return err
 			}
 			timer.Reset(r.nap())
+		}
+		if err := r.broken(); err != nil {
+			return err
 		}
 		if ready() {
 			return nil
@@ -299,8 +313,12 @@ func (s sink) Entered(from int, e Entry) {
 	seen := false
 	for r := range g.running {
 		if r.seq == e.Seq && r.peerStream() == e.Stream && slices.Contains(r.others, m) {
-			err = r.compare(m, e.Call)
 			seen = true
+			if fault := r.compare(m, e.Call); fault != nil {
+				r.mu.Lock()
+				r.fault = fault
+				r.mu.Unlock()
+			}
 			r.poke()
 		}
 	}

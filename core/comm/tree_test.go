@@ -7,6 +7,8 @@ import (
 	"reflect"
 	"testing"
 
+	"starling/sdk/vec"
+
 	"pgregory.net/rapid"
 )
 
@@ -82,7 +84,7 @@ func runFold(f Fold, values [][]float32) [][]float32 {
 	for _, s := range f.Steps {
 		copy(buf[s.Buffer], values[s.Lane])
 		for _, a := range s.Adds {
-			add(buf[a.Dst], buf[a.Dst], buf[a.Src])
+			vec.Add(buf[a.Dst], buf[a.Dst], buf[a.Src])
 		}
 	}
 	return buf[:len(f.Nodes)]
@@ -95,7 +97,7 @@ func treeSumOf(values [][]float32, r Range) []float32 {
 		return values[r.Lo]
 	}
 	out := make([]float32, len(values[0]))
-	add(out, treeSumOf(values, left), treeSumOf(values, right))
+	vec.Add(out, treeSumOf(values, left), treeSumOf(values, right))
 	return out
 }
 
