@@ -21,12 +21,12 @@ var productKernels = []kernel{
 const gemmThrift = 1 << 18
 
 // gemmBlocks returns the rows and columns of the blocks that a product is cut into: vec's proposal, halved while there are
-// fewer than four blocks that are worth it.
+// fewer than four blocks that are worth it. Low blocks lose more to packing than narrow ones do.
 func gemmBlocks(m, n, k int) (mb, nb int) {
 	mb, nb = vec.GemmTasks(m, n, k)
 	for blocks(m, mb)*blocks(n, nb) < 4 && mb*nb*k > 2*gemmThrift {
 		switch {
-		case mb >= 28:
+		case mb > 112 || mb >= 28 && nb < 64:
 			mb = (blocks(mb, 2) + 13) / 14 * 14
 		case nb >= 64:
 			nb = (blocks(nb, 2) + 31) / 32 * 32
