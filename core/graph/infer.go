@@ -13,7 +13,7 @@ const maxElements = 1 << 40
 
 // checkType refuses types that no value may have.
 func checkType(t Type) error {
-	if t.DType == tensor.Invalid || t.DType.Size() == 0 {
+	if t.DType < tensor.F32 || t.DType > tensor.U8 {
 		return fmt.Errorf("the element type %v is not one that values can have", t.DType)
 	}
 	return checkShape(t.Shape)
