@@ -1,0 +1,191 @@
+package recipe
+
+import (
+	"path/filepath"
+	"unicode/utf8"
+
+	"go.starlark.net/starlark"
+
+	"starling/core/data"
+	"starling/core/train"
+)
+
+func dataDeclarations() []declaration {
+	return []declaration{
+		{"text(pattern, *, context, tokenizer = None, holdout = 0.0)", "the files that a glob matches, as windows of context tokens: fields tokens and targets, i32[context]; $GOROOT is the Go " +
+			"toolchain's folder, relative patterns start at the recipe; holdout is the fraction of files kept out of training; attributes train, holdout, vocab, context", dataText},
+		{"csv(path, *, classes, shape = None, label = None, scale = 1.0, holdout = 0.0, separator = \",\")", "a table with a label column (by name or number, by default the last) and feature columns, times scale: " +
+			"fields features f32[shape] and labels i32[]; attributes train, holdout, classes, shape", dataCSV},
+		{"digits(samples = 4000, *, seed = 0, noise = 0.2, holdout = 0.1)", "drawn images of the digits 0 to 9, nothing to download: fields features f32[1,12,12] and labels i32[]; " +
+			"attributes train, holdout, classes, shape", dataDigits},
+	}
+}
+
+func tokenizerDeclarations() []declaration {
+	return []declaration{
+		{"bytes()", "every byte is a token: 256 of them, any text is valid", func(c *call) (starlark.Value, error) {
+			if err := c.unpack(); err != nil {
+				return nil, err
+			}
+			return c.newSetting("tokenizer", data.Tokenizer(data.Bytes{})), nil
+		}},
+	}
+}
+
+func wantTokenizer(to **setting) kindOf {
+	return kindOf{"tokenizer", "a tokenizer such as tokenizer.bytes()", to}
+}
+
+func wantSource(to **setting) kindOf {
+	return kindOf{"source", "a part of a data source, such as corpus.train", to}
+}
+
+// newCorpus makes the value of a data source; part gives its parts.
+func (c *call) newCorpus(holdout float64, part func(held bool) train.Source) *record {
+	r := newRecord(c.name)
+	r.set("train", c.newSetting("source", part(false)))
+	if holdout > 0 {
+		r.set("holdout", c.newSetting("source", part(true)))
+	} else {
+		r.hint("holdout", "nothing is held out; give "+c.name+" a fraction, such as holdout = 0.02")
+	}
+	return r
+}
+
+func (c *call) checkHoldout(holdout float64) error {
+	if !(holdout >= 0 && holdout < 1) {
+		return c.bad("holdout", "holdout = %v must be at least 0 and less than 1", holdout)
+	}
+	return nil
+}
+
+func dataText(c *call) (starlark.Value, error) {
+	var pattern string
+	var context int
+	var tok *setting
+	var holdout float64
+	if err := c.unpack(&pattern, &context, wantTokenizer(&tok), &holdout); err != nil {
+		return nil, err
+	}
+	s, err := c.session()
+	if err != nil {
+		return nil, err
+	}
+	if context < 1 {
+		return nil, c.bad("context", "context = %d must be at least 1", context)
+	}
+	if err := c.checkHoldout(holdout); err != nil {
+		return nil, err
+	}
+	tokenizer := data.Tokenizer(data.Bytes{})
+	if tok != nil {
+		tokenizer = payload[data.Tokenizer](tok)
+	}
+	corpus := &textCorpus{cfg: data.TextConfig{Pattern: pattern, Dir: s.dir, Holdout: holdout}}
+	r := c.newCorpus(holdout, func(held bool) train.Source { return &textSource{corpus, tokenizer, context, held} })
+	r.set("vocab", starlark.MakeInt(tokenizer.Vocab()))
+	r.set("context", starlark.MakeInt(context))
+	return r, nil
+}
+
+// arrayRecord makes the value of a source whose samples are features and a label.
+func (c *call) arrayRecord(holdout float64, shape []int, classes int, make func() (*data.Array, error)) *record {
+	corpus := &arrayCorpus{make: make, holdout: holdout}
+	r := c.newCorpus(holdout, func(held bool) train.Source { return &arraySource{corpus, shape, held} })
+	r.set("classes", starlark.MakeInt(classes))
+	r.set("shape", intTuple(shape))
+	return r
+}
+
+func dataCSV(c *call) (starlark.Value, error) {
+	var path, separator string
+	var classes int
+	var shape []int
+	var label starlark.Value
+	var scale, holdout float64
+	if err := c.unpack(&path, &classes, &shape, &label, &scale, &holdout, &separator); err != nil {
+		return nil, err
+	}
+	s, err := c.session()
+	if err != nil {
+		return nil, err
+	}
+	if classes < 1 {
+		return nil, c.bad("classes", "classes = %d must be at least 1", classes)
+	}
+	if err := c.checkHoldout(holdout); err != nil {
+		return nil, err
+	}
+	cfg := data.CSVConfig{Shape: shape, Scale: float32(scale), Classes: classes}
+	switch l := label.(type) {
+	case nil:
+	case starlark.String:
+		cfg.Label = string(l)
+	case starlark.Int:
+		cfg.Label = l.String()
+	default:
+		return nil, c.bad("label", "label must be a column's name or number, not %s", describe(label))
+	}
+	var size int
+	if cfg.Comma, size = utf8.DecodeRuneInString(separator); size == 0 || size != len(separator) {
+		return nil, c.bad("separator", "separator must be one character, not %q", separator)
+	}
+	if !filepath.IsAbs(path) {
+		path = filepath.Join(s.dir, filepath.FromSlash(path))
+	}
+	if shape == nil {
+		columns, err := csvColumns(path, cfg.Comma)
+		if err != nil {
+			return nil, c.bad("path", "%v", err)
+		}
+		shape = []int{columns - 1}
+	}
+	return c.arrayRecord(holdout, shape, classes, func() (*data.Array, error) { return data.ReadCSVFile(path, cfg) }), nil
+}
+
+func dataDigits(c *call) (starlark.Value, error) {
+	var samples, seed int
+	var noise, holdout float64
+	if err := c.unpack(&samples, &seed, &noise, &holdout); err != nil {
+		return nil, err
+	}
+	if _, err := c.session(); err != nil {
+		return nil, err
+	}
+	const most = 1_000_000
+	if samples < 1 || samples > most {
+		return nil, c.bad("samples", "samples = %d must lie between 1 and %d", samples, most)
+	}
+	if !(noise >= 0 && noise <= 1) {
+		return nil, c.bad("noise", "noise = %v must lie between 0 and 1", noise)
+	}
+	if err := c.checkHoldout(holdout); err != nil {
+		return nil, err
+	}
+	cfg := data.DigitsConfig{Samples: samples, Seed: uint64(seed), Noise: float32(noise)}
+	return c.arrayRecord(holdout, []int{1, data.DigitSize, data.DigitSize}, 10, func() (*data.Array, error) { return data.Digits(cfg) }), nil
+}
+
+func makeLoader(c *call) (starlark.Value, error) {
+	var source *setting
+	var d train.Data
+	var lanes starlark.Value
+	if err := c.unpack(wantSource(&source), &d.GlobalBatch, &d.MicroBatch, &lanes, &d.Workers, &d.Prefetch, &d.Shuffle); err != nil {
+		return nil, err
+	}
+	if lanes != nil {
+		if want, msg := store(&d.Lanes, lanes); want != "" || msg != "" || d.Lanes < 1 {
+			return nil, c.bad("lanes", "lanes must be an int of at least 1, not %s", describe(lanes))
+		}
+	}
+	for _, n := range []struct {
+		name  string
+		value int
+	}{{"workers", d.Workers}, {"prefetch", d.Prefetch}} {
+		if n.value < 1 {
+			return nil, c.bad(n.name, "%s = %d must be at least 1", n.name, n.value)
+		}
+	}
+	d.Source = payload[train.Source](source)
+	return c.newSetting("loader", d), nil
+}

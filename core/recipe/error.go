@@ -1,0 +1,219 @@
+package recipe
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+
+	"go.starlark.net/resolve"
+	"go.starlark.net/starlark"
+	"go.starlark.net/syntax"
+
+	"starling/core/graph"
+)
+
+// Error is a mistake in a recipe. It prints as
+//
+//	gpt.star:31:19: nn.linear "down": cannot multiply [8,128,768] by a weight [512,192] …
+//	    in block h.0.mlp, called from gpt.star:14:5
+//	    inside @std//models/gpt.star:40:12
+type Error struct {
+	// Pos is the innermost place in a file of the user's; its Callers are the user's own calls that led there.
+	Pos graph.Position
+	Msg string
+	// Block is the path of the block that was open, or "".
+	Block string
+	// Library lists the places in the standard library between Pos and the mistake, outermost first.
+	Library []graph.Position
+}
+
+// maxCallers bounds the calls that an error lists.
+const maxCallers = 6
+
+func (e *Error) Error() string {
+	var b strings.Builder
+	if e.Pos.Line > 0 {
+		b.WriteString(e.Pos.String() + ": ")
+	} else if e.Pos.File != "" {
+		b.WriteString(e.Pos.File + ": ")
+	}
+	b.WriteString(e.Msg)
+	var where []string
+	if e.Block != "" {
+		where = append(where, "in block "+e.Block)
+	}
+	for i, c := range e.Pos.Callers {
+		if i == maxCallers {
+			where = append(where, fmt.Sprintf("and %d more calls", len(e.Pos.Callers)-i))
+			break
+		}
+		where = append(where, "called from "+c.String())
+	}
+	if len(where) > 0 {
+		b.WriteString("\n    " + strings.Join(where, ", "))
+	}
+	if len(e.Library) > 0 {
+		var inside []string
+		for _, p := range e.Library {
+			inside = append(inside, p.String())
+		}
+		b.WriteString("\n    inside " + strings.Join(inside, ", "))
+	}
+	return b.String()
+}
+
+// explain turns an error of the interpreter into an *Error. block is where tracing stood, or "".
+func (s *session) explain(err error, block string) error {
+	if err == nil {
+		return nil
+	}
+	var already *Error
+	if errors.As(err, &already) {
+		return already
+	}
+	var eval *starlark.EvalError
+	for cause := err; errors.As(cause, &eval); cause = eval.Unwrap() {
+		err = eval
+	}
+	var parse syntax.Error
+	if errors.As(err, &parse) {
+		return &Error{Pos: toPosition(parse.Pos), Msg: syntaxHint(parse.Msg)}
+	}
+	var unresolved resolve.ErrorList
+	if errors.As(err, &unresolved) {
+		var msgs []error
+		for _, u := range unresolved {
+			msg := rewrite(u.Msg)
+			if name, ok := strings.CutPrefix(msg, "undefined: "); ok && !strings.Contains(name, ";") {
+				msg += didYouMean(name, append(s.names.Keys(), starlark.Universe.Keys()...))
+			}
+			msgs = append(msgs, &Error{Pos: toPosition(u.Pos), Msg: msg})
+		}
+		return errors.Join(msgs...)
+	}
+	if !errors.As(err, &eval) {
+		return &Error{Pos: graph.Position{File: s.name}, Msg: err.Error()}
+	}
+	return s.explainCall(eval, block)
+}
+
+func (s *session) explainCall(eval *starlark.EvalError, block string) error {
+	stack, msg := eval.CallStack, eval.Msg
+	var late *lateError
+	if errors.As(eval, &late) {
+		stack, msg = late.stack, late.Error()
+	}
+	calls := frames(stack)
+	arg := ""
+	var bad *argumentError
+	if errors.As(eval, &bad) {
+		arg = bad.arg
+	}
+	if m := wrongCall.FindStringSubmatch(msg); m != nil && len(calls) > 1 && calls[0].function == m[1] {
+		// Starlark blames the function that was called: the mistake is one frame further out.
+		msg, arg = s.rewriteCall(calls[0], msg, m)
+		calls = calls[1:]
+	}
+	e := &Error{Msg: rewrite(msg), Block: block}
+	at := 0
+	for at < len(calls)-1 && calls[at].inLibrary() {
+		at++
+	}
+	if at < len(calls) {
+		e.Pos = calls[at].Position
+		if at == 0 {
+			e.Pos = s.argument(e.Pos, arg)
+		}
+	}
+	for i := at - 1; i >= 0; i-- {
+		e.Library = append(e.Library, calls[i].Position)
+	}
+	for _, c := range calls[min(at+1, len(calls)):] {
+		if !c.inLibrary() {
+			e.Pos.Callers = append(e.Pos.Callers, c.Position)
+		}
+	}
+	return e
+}
+
+var (
+	wrongCall  = regexp.MustCompile(`^function (\S+) (got an unexpected keyword argument "(.*)"|.*)$`)
+	suggestion = regexp.MustCompile(` \(did you mean \.?([^?]*)\?\)$`)
+	comparison = regexp.MustCompile(`^(\S+) (<|>|<=|>=) (\S+) not implemented$`)
+)
+
+// rewrite puts Starlark's own messages into the words of ours.
+func rewrite(msg string) string {
+	msg = strings.TrimPrefix(strings.TrimPrefix(msg, "Starlark computation cancelled: "), "fail: ")
+	msg = suggestion.ReplaceAllString(msg, `; did you mean "$1"?`)
+	if m := comparison.FindStringSubmatch(msg); m != nil && (m[1] == "tensor" || m[3] == "tensor") {
+		return fmt.Sprintf("operator %s: tensors cannot be compared, they have no content while a model is traced; use ops.maximum, ops.relu, …", m[2])
+	}
+	return msg
+}
+
+// syntaxHint adds what people who come from Python want to know.
+func syntaxHint(msg string) string {
+	switch {
+	case strings.Contains(msg, "'@'"):
+		return msg + "; Starlark has no operator @, write ops.matmul(a, b)"
+	case strings.Contains(msg, "class") || strings.Contains(msg, "import") || strings.Contains(msg, "raise"):
+		return msg + "; Starlark has functions only: no class, no exceptions, and load(\"file.star\", \"name\") in place of import"
+	}
+	return msg
+}
+
+// rewriteCall rewrites a call that does not fit a function of Starlark, and names the argument at fault.
+func (s *session) rewriteCall(callee frame, msg string, m []string) (text, arg string) {
+	name := callee.function
+	if callee.File == nnFile {
+		name = "nn." + name
+	}
+	if !strings.HasPrefix(m[2], "got an unexpected keyword argument") {
+		return name + ": the function " + m[2], ""
+	}
+	arg = m[3]
+	var names []string
+	if f := s.files[callee.File]; f != nil {
+		syntax.Walk(f, func(n syntax.Node) bool {
+			if def, ok := n.(*syntax.DefStmt); ok && def.Name.Name == callee.function {
+				for _, p := range def.Params {
+					switch p := p.(type) {
+					case *syntax.Ident:
+						names = append(names, p.Name)
+					case *syntax.BinaryExpr:
+						names = append(names, p.X.(*syntax.Ident).Name)
+					}
+				}
+			}
+			return true
+		})
+	}
+	return fmt.Sprintf("%s: unexpected argument %q%s", name, arg, didYouMean(arg, names)), arg
+}
+
+// argument moves the position of a call to one of its named arguments, where it has that argument by name.
+func (s *session) argument(pos graph.Position, arg string) graph.Position {
+	f := s.files[pos.File]
+	if arg == "" || f == nil {
+		return pos
+	}
+	found := pos
+	syntax.Walk(f, func(n syntax.Node) bool {
+		c, ok := n.(*syntax.CallExpr)
+		if !ok || int(c.Lparen.Line) != pos.Line || int(c.Lparen.Col) != pos.Col {
+			return true
+		}
+		for _, a := range c.Args {
+			if b, ok := a.(*syntax.BinaryExpr); ok && b.Op == syntax.EQ {
+				if id, ok := b.X.(*syntax.Ident); ok && id.Name == arg {
+					p := toPosition(id.NamePos)
+					found.Line, found.Col = p.Line, p.Col
+				}
+			}
+		}
+		return true
+	})
+	return found
+}

@@ -1,0 +1,467 @@
+package recipe
+
+import (
+	"fmt"
+	"slices"
+
+	"go.starlark.net/starlark"
+
+	"starling/core/graph"
+	"starling/core/tensor"
+)
+
+// opsDeclarations is the namespace ops: the differentiable primitives. Each is one operation of the graph, or
+// a handful; shape rules and gradients are the graph's.
+func opsDeclarations() []declaration {
+	decls := []declaration{
+		{"full(shape, value)", "a constant tensor with every element equal to value", opFull},
+		{"cast(x, dtype)", `x in another element type, such as "i32" or "f32", rounded to nearest even`, opCast},
+		{"pow(x, exponent)", "x to the power of a number", opPow},
+		{"maximum(a, b)", "the greater of a and b, element by element; either may be a number", pairOp("maximum")},
+		{"minimum(a, b)", "the lesser of a and b, element by element; either may be a number", pairOp("minimum")},
+		{"equal(a, b)", "1.0 where the int tensors a and b are equal, else 0.0; no gradient", opEqual},
+		{"gelu(x, exact = False)", "Gaussian error linear unit: the tanh form, or exact with erf", opGELU},
+		{"swiglu(gate, up)", "silu(gate) * up", opSwiGLU},
+		{"reshape(x, shape)", "the same elements in another shape; one entry may be -1, for what is left", opReshape},
+		{"transpose(x, perm = None)", "dimension i of the result is dimension perm[i] of x; by default the last two change places", opTranspose},
+		{"slice(x, axis, start, end)", "elements start to end-1 of one axis; negative numbers count from the end", opSlice},
+		{"split(x, sizes, axis = -1)", "x cut along an axis into parts of the given sizes, as a list", opSplit},
+		{"concat(xs, axis = -1)", "tensors one after another along an axis", opConcat},
+		{"broadcast_to(x, shape)", "x repeated to a larger shape by NumPy's rule", opBroadcast},
+		{"sum(x, axes = None, keep = False)", "the sum over axes, by default all of them; keep leaves them as 1", reduction("sum")},
+		{"mean(x, axes = None, keep = False)", "the mean over axes, by default all of them; keep leaves them as 1", reduction("mean")},
+		{"max(x, axes = None, keep = False)", "the maximum over axes, by default all of them; keep leaves them as 1", reduction("max")},
+		{"matmul(a, b, trans_a = False, trans_b = False)", "matrix product of the last two dimensions [...,M,K] by [...,K,N]; the others broadcast", opMatmul},
+		{"linear(x, weight, bias = None)", "x[...,I] times weight[O,I] transposed, plus bias[O]", opLinear},
+		{"embedding(table, ids)", "rows of table[V,C] by the int tensor ids[...]: [...,C]", opEmbedding},
+		{"layer_norm(x, weight, bias = None, eps = 1e-5)", "zero mean and unit variance over the last dimension, times weight, plus bias", opLayerNorm},
+		{"rms_norm(x, weight, eps = 1e-5)", "unit root mean square over the last dimension, times weight", opRMSNorm},
+		{"attention(q, k, v, causal = True, scale = None, segments = None)", "softmax(scale * q k) v for q[B,T,H,D] and k, v[B,S,G,D], H a multiple of G; " +
+			"scale is 1/sqrt(D) by default; segments i32[B,T], or a pair for q and k: attend inside equal ids only", opAttention},
+		{"rotary(x, base = 10000.0, offset = 0)", "rotary positions for x[B,T,H,D]: pairs (i, i + D/2) turn by position * base^(-2i/D)", opRotary},
+		{"dropout(x, p)", "while training, zeroes elements with probability p and scales the others by 1/(1-p)", opDropout},
+		{"cross_entropy(logits, targets, ignore = -1)", "(sum, weight): the summed cross-entropy of logits[...,V] and targets i32[...], and the number of rows that count; " +
+			"targets that are negative or equal ignore do not", opCrossEntropy},
+		{"conv2d(x, weight, bias = None, stride = 1, padding = 0, dilation = 1, groups = 1)", "convolution of x[N,C,H,W] by weight[O,C/groups,KH,KW]", opConv2D},
+		{"max_pool(x, size, stride = None, padding = 0)", "the maximum of each window of x[N,C,H,W]; stride is size by default", pool("max_pool")},
+		{"avg_pool(x, size, stride = None, padding = 0)", "the mean of each window of x[N,C,H,W], padding counted as zeros; stride is size by default", pool("avg_pool")},
+	}
+	for _, u := range []struct{ name, op, doc string }{
+		{"neg", "neg", "-x"},
+		{"exp", "exp", "e to the power of x"},
+		{"log", "log", "natural logarithm"},
+		{"sqrt", "sqrt", "square root"},
+		{"rsqrt", "rsqrt", "1 / sqrt(x)"},
+		{"square", "square", "x * x"},
+		{"abs", "abs", "absolute value"},
+		{"tanh", "tanh", "hyperbolic tangent"},
+		{"sigmoid", "sigmoid", "1 / (1 + e^-x)"},
+		{"relu", "relu", "the greater of x and 0"},
+		{"silu", "silu", "x * sigmoid(x)"},
+		{"softmax", "softmax", "softmax over the last dimension"},
+		{"log_softmax", "log_softmax", "logarithm of the softmax over the last dimension"},
+		{"argmax", "argmax", "index of the first maximum of the last dimension, i32; no gradient"},
+		{"stop_gradient", "stop_gradient", "x, but no gradient flows into it"},
+	} {
+		decls = append(decls, declaration{u.name + "(x)", u.doc, func(c *call) (starlark.Value, error) {
+			var x *Tensor
+			return c.apply(c.unpack(&x), u.op, nil, &x)
+		}})
+	}
+	for _, b := range []struct{ name, doc string }{
+		{"add", "a + b, broadcasting; either may be a number"},
+		{"sub", "a - b, broadcasting; either may be a number"},
+		{"mul", "a * b, broadcasting; either may be a number"},
+		{"div", "a / b, broadcasting; either may be a number"},
+	} {
+		decls = append(decls, declaration{b.name + "(a, b)", b.doc, operatorOp(b.name)})
+	}
+	return decls
+}
+
+// apply runs one operation once the arguments are unpacked; inputs are given by reference, so that they can be named in the
+// same expression as the unpacking. A nil input ends the list (an optional one that is absent).
+func (c *call) apply(unpacked error, op string, attrs any, in ...**Tensor) (starlark.Value, error) {
+	if unpacked != nil {
+		return nil, unpacked
+	}
+	t, err := c.tracing()
+	if err != nil {
+		return nil, err
+	}
+	var xs []*Tensor
+	for _, x := range in {
+		if *x == nil {
+			break
+		}
+		xs = append(xs, *x)
+	}
+	return t.apply1(c.name, op, attrs, xs...)
+}
+
+func opFull(c *call) (starlark.Value, error) {
+	var shape []int
+	var value float64
+	if err := c.unpack(&shape, &value); err != nil {
+		return nil, err
+	}
+	return c.apply(nil, "const", graph.FullAttrs{Value: value, Shape: graph.MakeDims(shape)})
+}
+
+func opCast(c *call) (starlark.Value, error) {
+	var x *Tensor
+	var name string
+	if err := c.unpack(&x, &name); err != nil {
+		return nil, err
+	}
+	d, err := tensor.ParseDType(name)
+	if err != nil {
+		return nil, c.bad("dtype", "%v", err)
+	}
+	return c.apply(nil, "cast", graph.CastAttrs{To: d}, &x)
+}
+
+func opPow(c *call) (starlark.Value, error) {
+	var x *Tensor
+	var e float64
+	if err := c.unpack(&x, &e); err != nil {
+		return nil, err
+	}
+	return c.apply(nil, "pow_scalar", graph.ScalarAttrs{Value: e}, &x)
+}
+
+func opEqual(c *call) (starlark.Value, error) {
+	var a, b *Tensor
+	return c.apply(c.unpack(&a, &b), "equal", nil, &a, &b)
+}
+
+// pairOp is an operation between tensors in which a number stands for a constant.
+func pairOp(op string) func(c *call) (starlark.Value, error) {
+	return func(c *call) (starlark.Value, error) {
+		var a, b starlark.Value
+		if err := c.unpack(&a, &b); err != nil {
+			return nil, err
+		}
+		x, err := c.tensorOrNumber("a", a)
+		if err != nil {
+			return nil, err
+		}
+		y, err := c.tensorOrNumber("b", b)
+		if err != nil {
+			return nil, err
+		}
+		return c.apply(nil, op, nil, &x, &y)
+	}
+}
+
+func (c *call) tensorOrNumber(arg string, v starlark.Value) (*Tensor, error) {
+	if x, ok := v.(*Tensor); ok {
+		return x, nil
+	}
+	f, ok := number(v)
+	if !ok {
+		return nil, c.bad(arg, "%s must be a tensor or a number, not %s", arg, describe(v))
+	}
+	x, err := c.apply(nil, "const", graph.FullAttrs{Value: f})
+	if err != nil {
+		return nil, err
+	}
+	return x.(*Tensor), nil
+}
+
+// operatorOp is an operator under its name.
+func operatorOp(op string) func(c *call) (starlark.Value, error) {
+	return func(c *call) (starlark.Value, error) {
+		var a, b starlark.Value
+		if err := c.unpack(&a, &b); err != nil {
+			return nil, err
+		}
+		_, ta := a.(*Tensor)
+		_, tb := b.(*Tensor)
+		if !ta && !tb {
+			return nil, c.errorf("one of a and b must be a tensor; they are %s and %s", describe(a), describe(b))
+		}
+		for token, name := range binaryOps {
+			if name == op {
+				return starlark.Binary(token, a, b)
+			}
+		}
+		panic("recipe: no operator " + op)
+	}
+}
+
+func opGELU(c *call) (starlark.Value, error) {
+	var x *Tensor
+	var exact bool
+	if err := c.unpack(&x, &exact); err != nil {
+		return nil, err
+	}
+	if exact {
+		return c.apply(nil, "gelu_erf", nil, &x)
+	}
+	return c.apply(nil, "gelu", nil, &x)
+}
+
+func opSwiGLU(c *call) (starlark.Value, error) {
+	var gate, up *Tensor
+	return c.apply(c.unpack(&gate, &up), "swiglu", nil, &gate, &up)
+}
+
+func opReshape(c *call) (starlark.Value, error) {
+	var x *Tensor
+	var shape []int
+	if err := c.unpack(&x, &shape); err != nil {
+		return nil, err
+	}
+	if i := slices.Index(shape, -1); i >= 0 {
+		known := 1
+		for k, d := range shape {
+			if k == i {
+				continue
+			}
+			if d < 1 || known > x.value.Shape.Numel() {
+				return nil, &layerError{fmt.Sprintf("%s: cannot reshape %v to %v", c.name, x.value.Shape, tensor.Shape(shape))}
+			}
+			known *= d
+		}
+		if x.value.Shape.Numel()%known != 0 {
+			return nil, &layerError{fmt.Sprintf("%s: cannot reshape %v to %v: %d elements are no multiple of %d", c.name, x.value.Shape, tensor.Shape(shape), x.value.Shape.Numel(), known)}
+		}
+		shape[i] = x.value.Shape.Numel() / known
+	}
+	return c.apply(nil, "reshape", graph.ShapeAttrs{Shape: graph.MakeDims(shape)}, &x)
+}
+
+func opTranspose(c *call) (starlark.Value, error) {
+	var x *Tensor
+	var perm []int
+	if err := c.unpack(&x, &perm); err != nil {
+		return nil, err
+	}
+	n := len(x.value.Shape)
+	if perm == nil {
+		if n < 2 {
+			return nil, c.bad("x", "x %v has less than two dimensions", x.value.Shape)
+		}
+		for i := range n {
+			perm = append(perm, i)
+		}
+		perm[n-1], perm[n-2] = n-2, n-1
+	}
+	for i := range perm {
+		if perm[i] < 0 {
+			perm[i] += n
+		}
+	}
+	return c.apply(nil, "transpose", graph.PermAttrs{Perm: graph.MakeDims(perm)}, &x)
+}
+
+// axis resolves a negative axis and refuses one that is not there.
+func (c *call) axis(arg string, x *Tensor, axis int) (int, error) {
+	n := len(x.value.Shape)
+	if axis < -n || axis >= n {
+		return 0, c.bad(arg, "%s: a tensor %v has no axis %d", arg, x.value.Shape, axis)
+	}
+	if axis < 0 {
+		axis += n
+	}
+	return axis, nil
+}
+
+func opSlice(c *call) (starlark.Value, error) {
+	var x *Tensor
+	var axis, start, end int
+	if err := c.unpack(&x, &axis, &start, &end); err != nil {
+		return nil, err
+	}
+	axis, err := c.axis("axis", x, axis)
+	if err != nil {
+		return nil, err
+	}
+	size := x.value.Shape[axis]
+	if start < 0 {
+		start += size
+	}
+	if end < 0 {
+		end += size
+	}
+	t, err := c.tracing()
+	if err != nil {
+		return nil, err
+	}
+	return t.slice(c.name, x, axis, start, end)
+}
+
+// maxParts bounds the parts of a split.
+const maxParts = 1024
+
+func opSplit(c *call) (starlark.Value, error) {
+	var x *Tensor
+	var sizes starlark.Value
+	var axis int
+	if err := c.unpack(&x, &sizes, &axis); err != nil {
+		return nil, err
+	}
+	axis, err := c.axis("axis", x, axis)
+	if err != nil {
+		return nil, err
+	}
+	seq, ok := sizes.(starlark.Indexable)
+	if _, isTensor := sizes.(*Tensor); !ok || isTensor || seq.Len() > maxParts {
+		return nil, c.bad("sizes", "sizes must be a list of at most %d ints, not %s", maxParts, describe(sizes))
+	}
+	t, err := c.tracing()
+	if err != nil {
+		return nil, err
+	}
+	var parts []starlark.Value
+	at := 0
+	for i := range seq.Len() {
+		var n int
+		if want, _ := store(&n, seq.Index(i)); want != "" || n < 1 {
+			return nil, c.bad("sizes", "sizes: entry %d must be an int of at least 1, not %s", i, describe(seq.Index(i)))
+		}
+		part, err := t.slice(c.name, x, axis, at, at+n)
+		if err != nil {
+			return nil, err
+		}
+		parts = append(parts, part)
+		at += n
+	}
+	if at != x.value.Shape[axis] {
+		return nil, c.bad("sizes", "sizes add up to %d, axis %d of %v has %d", at, axis, x.value.Shape, x.value.Shape[axis])
+	}
+	return starlark.NewList(parts), nil
+}
+
+func opConcat(c *call) (starlark.Value, error) {
+	var xs []*Tensor
+	var axis int
+	if err := c.unpack(&xs, &axis); err != nil {
+		return nil, err
+	}
+	if len(xs) == 0 || len(xs) > maxParts {
+		return nil, c.bad("xs", "xs has %d tensors; 1 to %d are possible", len(xs), maxParts)
+	}
+	axis, err := c.axis("axis", xs[0], axis)
+	if err != nil {
+		return nil, err
+	}
+	t, err := c.tracing()
+	if err != nil {
+		return nil, err
+	}
+	return t.apply1(c.name, "concat", graph.AxisAttrs{Axis: axis}, xs...)
+}
+
+func opBroadcast(c *call) (starlark.Value, error) {
+	var x *Tensor
+	var shape []int
+	if err := c.unpack(&x, &shape); err != nil {
+		return nil, err
+	}
+	return c.apply(nil, "broadcast_to", graph.ShapeAttrs{Shape: graph.MakeDims(shape)}, &x)
+}
+
+func reduction(op string) func(c *call) (starlark.Value, error) {
+	return func(c *call) (starlark.Value, error) {
+		var x *Tensor
+		var axes []int
+		var keep bool
+		if err := c.unpack(&x, &axes, &keep); err != nil {
+			return nil, err
+		}
+		if axes == nil {
+			for i := range x.value.Shape {
+				axes = append(axes, i)
+			}
+		}
+		for i, a := range axes {
+			var err error
+			if axes[i], err = c.axis("axes", x, a); err != nil {
+				return nil, err
+			}
+		}
+		slices.Sort(axes)
+		if len(slices.Compact(slices.Clone(axes))) != len(axes) {
+			return nil, c.bad("axes", "axes: an axis is named twice")
+		}
+		return c.apply(nil, op, graph.ReduceAttrs{Axes: graph.MakeDims(axes), Keep: keep}, &x)
+	}
+}
+
+func opMatmul(c *call) (starlark.Value, error) {
+	var a, b *Tensor
+	var attrs graph.MatmulAttrs
+	if err := c.unpack(&a, &b, &attrs.TransA, &attrs.TransB); err != nil {
+		return nil, err
+	}
+	return c.apply(nil, "matmul", attrs, &a, &b)
+}
+
+func opLinear(c *call) (starlark.Value, error) {
+	var x, w, b *Tensor
+	return c.apply(c.unpack(&x, &w, &b), "linear", nil, &x, &w, &b)
+}
+
+func opEmbedding(c *call) (starlark.Value, error) {
+	var table, ids *Tensor
+	return c.apply(c.unpack(&table, &ids), "embedding", nil, &table, &ids)
+}
+
+func opLayerNorm(c *call) (starlark.Value, error) {
+	var x, w, b *Tensor
+	var attrs graph.NormAttrs
+	if err := c.unpack(&x, &w, &b, &attrs.Eps); err != nil {
+		return nil, err
+	}
+	return c.apply(nil, "layer_norm", attrs, &x, &w, &b)
+}
+
+func opRMSNorm(c *call) (starlark.Value, error) {
+	var x, w *Tensor
+	var attrs graph.NormAttrs
+	if err := c.unpack(&x, &w, &attrs.Eps); err != nil {
+		return nil, err
+	}
+	return c.apply(nil, "rms_norm", attrs, &x, &w)
+}
+
+func opRotary(c *call) (starlark.Value, error) {
+	var x *Tensor
+	var attrs graph.RotaryAttrs
+	if err := c.unpack(&x, &attrs.Base, &attrs.Offset); err != nil {
+		return nil, err
+	}
+	return c.apply(nil, "rotary", attrs, &x)
+}
+
+func opDropout(c *call) (starlark.Value, error) {
+	var x *Tensor
+	var p float64
+	if err := c.unpack(&x, &p); err != nil {
+		return nil, err
+	}
+	t, err := c.tracing()
+	if err != nil {
+		return nil, err
+	}
+	return t.dropout(c.name, x, p)
+}
+
+func opCrossEntropy(c *call) (starlark.Value, error) {
+	var logits, targets *Tensor
+	var ignore int
+	if err := c.unpack(&logits, &targets, &ignore); err != nil {
+		return nil, err
+	}
+	t, err := c.tracing()
+	if err != nil {
+		return nil, err
+	}
+	out, err := t.apply(c.name, "cross_entropy", graph.CrossEntropyAttrs{Ignore: ignore}, logits, targets)
+	if err != nil {
+		return nil, err
+	}
+	return starlark.Tuple{out[0], out[1]}, nil
+}

@@ -1,0 +1,275 @@
+package recipe
+
+import (
+	"math"
+	"path/filepath"
+	"strings"
+
+	"go.starlark.net/starlark"
+
+	"starling/core/data"
+	"starling/core/graph"
+	"starling/core/train"
+)
+
+// frameDeclarations are the predeclared functions that stand in no namespace.
+func frameDeclarations() []declaration {
+	return []declaration{
+		{`param(name, default, help = "")`, "a value that --set name=value changes; its type is the default's", declareParam},
+		{"loader(source, global_batch, micro_batch, lanes = None, workers = 4, prefetch = 2, shuffle = True)", "how samples become steps: global_batch samples an optimizer step, micro_batch at a time; " +
+			"lanes (by default at most 16) is how many ranks can share a step. workers and prefetch change no result", makeLoader},
+		{"evaluate(source, every = 0, batches = 0, best = None, best_mode = None, metrics = {})", "every so many steps and at the end: the loss and metrics on held-out data, over so many global batches (0: all); " +
+			"best keeps the checkpoint that is best by \"loss\" or a metric, its best_mode \"min\" or \"max\"; a metric is a function of the batch, such as one that returns nn.accuracy(…)", makeEvaluate},
+		{"checkpoint(every = 0, keep = 3)", "checkpoints every so many steps (0: only at the end), the newest keep of them", makeCheckpoint},
+		{`sample(model, prompt = "", tokens = 200, every = 0, temperature = 1.0, top_k = 0, context = None, tokenizer = None)`, "text drawn from model(tokens) every so many steps and at the end; context and tokenizer are those of the training data", makeSample},
+		{"train(*, loss, data, optimizer, steps = None, epochs = None, clip_norm = None, precision = None, parallel = None, evaluate = None, checkpoint = None, sample = None, seed = 1, on_step = None, on_eval = None)",
+			"the run: exactly once in a recipe. loss(batch) returns a loss; steps or epochs; clip_norm bounds the gradient's global norm; sample is one or a list; on_step(m) and on_eval(m) see the metrics and may return actions", declareTrain},
+	}
+}
+
+func precisionDeclarations() []declaration {
+	return []declaration{{"fp32()", "32-bit floating point throughout", func(c *call) (starlark.Value, error) {
+		if err := c.unpack(); err != nil {
+			return nil, err
+		}
+		return c.newSetting("precision", "fp32"), nil
+	}}}
+}
+
+func parallelDeclarations() []declaration {
+	return []declaration{{"mesh(data = 1, bucket_mb = 25.0, first_bucket_mb = 1.0, threads = 0, timeout = 60.0)",
+		"placement, which changes no result: data-parallel ranks, the size of gradient buckets, CPU threads a rank (0: the cores shared out), seconds until a collective gives up", makeMesh}}
+}
+
+func makeMesh(c *call) (starlark.Value, error) {
+	var m train.Mesh
+	if err := c.unpack(&m.Data, &m.BucketMB, &m.FirstBucket, &m.Threads, &m.TimeoutSec); err != nil {
+		return nil, err
+	}
+	for _, n := range []struct {
+		name  string
+		value float64
+	}{{"bucket_mb", m.BucketMB}, {"first_bucket_mb", m.FirstBucket}, {"timeout", m.TimeoutSec}} {
+		if !(n.value > 0) || math.IsInf(n.value, 0) {
+			return nil, c.bad(n.name, "%s = %v must be a finite number above 0", n.name, n.value)
+		}
+	}
+	if m.Threads < 0 {
+		return nil, c.bad("threads", "threads = %d must be at least 0", m.Threads)
+	}
+	if m.Data < 1 {
+		return nil, c.bad("data", "data = %d must be at least 1", m.Data)
+	}
+	return c.newSetting("parallel", m), nil
+}
+
+// evaluation is what evaluate() says, before train() puts it together.
+type evaluation struct {
+	train.Evaluate
+	metrics []metric
+}
+
+type metric struct {
+	name string
+	fn   starlark.Callable
+}
+
+func makeEvaluate(c *call) (starlark.Value, error) {
+	var source *setting
+	var metrics starlark.Value
+	var e evaluation
+	if err := c.unpack(wantSource(&source), &e.Every, &e.Batches, &e.Best, &e.BestMode, &metrics); err != nil {
+		return nil, err
+	}
+	e.Source = payload[train.Source](source)
+	m, ok := metrics.(starlark.IterableMapping)
+	if !ok {
+		return nil, c.bad("metrics", "metrics must be a dict from names to functions of the batch, not %s", describe(metrics))
+	}
+	names := []string{"loss"}
+	for _, kv := range m.Items() {
+		name, ok := starlark.AsString(kv[0])
+		if !ok || name == "" || name == "loss" || strings.ContainsAny(name, " .=\n") {
+			return nil, c.bad("metrics", "metrics: the name %v must be a string without spaces and dots, other than \"loss\"", kv[0])
+		}
+		fn, ok := kv[1].(starlark.Callable)
+		if !ok {
+			return nil, c.bad("metrics", "metrics: %q must be a function of the batch, not %s", name, describe(kv[1]))
+		}
+		e.metrics = append(e.metrics, metric{name, fn})
+		names = append(names, name)
+	}
+	if e.Best != "" {
+		known := false
+		for _, n := range names {
+			known = known || n == e.Best
+		}
+		if !known {
+			return nil, c.bad("best", "best = %q is neither \"loss\" nor a metric%s", e.Best, didYouMean(e.Best, names))
+		}
+	}
+	switch e.BestMode {
+	case "":
+		e.BestMode = "max"
+		if e.Best == "" || e.Best == "loss" {
+			e.BestMode = "min"
+		}
+	case "min", "max":
+	default:
+		return nil, c.bad("best_mode", "best_mode = %q must be \"min\" or \"max\"", e.BestMode)
+	}
+	return c.newSetting("evaluation", e), nil
+}
+
+func makeCheckpoint(c *call) (starlark.Value, error) {
+	var k train.Checkpoint
+	if err := c.unpack(&k.Every, &k.Keep); err != nil {
+		return nil, err
+	}
+	return c.newSetting("checkpoint", k), nil
+}
+
+// sampling is what sample() says; the data gives it context and tokenizer where it does not name them.
+type sampling struct {
+	train.Sample
+	model starlark.Callable
+}
+
+func makeSample(c *call) (starlark.Value, error) {
+	var s sampling
+	var context starlark.Value
+	var tok *setting
+	if err := c.unpack(&s.model, &s.Prompt, &s.Tokens, &s.Every, &s.Temperature, &s.TopK, &context, wantTokenizer(&tok)); err != nil {
+		return nil, err
+	}
+	if context != nil {
+		if want, _ := store(&s.Context, context); want != "" || s.Context < 1 {
+			return nil, c.bad("context", "context must be an int of at least 1, not %s", describe(context))
+		}
+	}
+	if tok != nil {
+		s.Tokenizer = payload[data.Tokenizer](tok)
+	}
+	return c.newSetting("sample", s), nil
+}
+
+// declareTrain puts the run together.
+func declareTrain(c *call) (starlark.Value, error) {
+	s, err := c.session()
+	if err != nil {
+		return nil, err
+	}
+	if s.spec != nil {
+		return nil, c.errorf("a recipe describes one run, and train is already called at %v", s.trained)
+	}
+	var loss, onStep, onEval starlark.Callable
+	var load, opt, prec, par, eval, ckpt *setting
+	var samples starlark.Value
+	var seed int
+	spec := &train.Spec{Name: strings.TrimSuffix(s.name, filepath.Ext(s.name)), Recipe: s.path, Precision: "fp32",
+		Mesh: train.Mesh{Data: 1, BucketMB: 25, FirstBucket: 1, TimeoutSec: 60}, Positions: map[string]graph.Position{}}
+	var steps, epochs starlark.Value
+	if err := c.unpack(&loss,
+		kindOf{"loader", "a loader(…)", &load}, kindOf{"optimizer", "an optimizer such as optim.adamw(…)", &opt},
+		&steps, &epochs, &spec.ClipNorm,
+		kindOf{"precision", "a precision such as precision.fp32()", &prec}, kindOf{"parallel", "parallel.mesh(…)", &par},
+		kindOf{"evaluation", "evaluate(…)", &eval}, kindOf{"checkpoint", "checkpoint(…)", &ckpt},
+		&samples, &seed, &onStep, &onEval); err != nil {
+		return nil, err
+	}
+	if spec.Steps, err = c.count("steps", steps); err != nil {
+		return nil, err
+	}
+	if spec.Epochs, err = c.count("epochs", epochs); err != nil {
+		return nil, err
+	}
+	if (steps == nil) == (epochs == nil) {
+		return nil, c.errorf("give either steps or epochs")
+	}
+	if seed < 0 {
+		return nil, c.bad("seed", "seed = %d must be at least 0", seed)
+	}
+	at := func(key string, from *setting) { spec.Positions[key] = from.pos }
+	spec.Seed = uint64(seed)
+	spec.Positions["train"] = position(c.thread)
+	spec.Data = payload[train.Data](load)
+	at("data", load)
+	if spec.Optimizer, err = payload[optimizerOf](opt)(spec.Data.GlobalBatch); err != nil {
+		return nil, c.bad("optimizer", "optimizer: %v", err)
+	}
+	at("optimizer", opt)
+	if prec != nil {
+		spec.Precision = payload[string](prec)
+		at("precision", prec)
+	}
+	if par != nil {
+		spec.Mesh = payload[train.Mesh](par)
+		at("mesh", par)
+	}
+	model := &model{session: s, loss: loss}
+	spec.Model = model
+	if eval != nil {
+		e := payload[evaluation](eval)
+		spec.Evaluate, model.metrics = &e.Evaluate, e.metrics
+		at("evaluate", eval)
+	}
+	if ckpt != nil {
+		k := payload[train.Checkpoint](ckpt)
+		spec.Checkpoint = &k
+		at("checkpoint", ckpt)
+	}
+	if err := s.addSamples(c, spec, samples); err != nil {
+		return nil, err
+	}
+	spec.OnStep, spec.OnEval = s.hook("on_step", onStep), s.hook("on_eval", onEval)
+	s.spec, s.trained = spec, spec.Positions["train"]
+	return starlark.None, nil
+}
+
+// count reads a number of steps or epochs that may be absent.
+func (c *call) count(name string, v starlark.Value) (n int, err error) {
+	if v == nil {
+		return 0, nil
+	}
+	if want, _ := store(&n, v); want != "" || n < 1 {
+		return 0, c.bad(name, "%s must be an int of at least 1, not %s", name, describe(v))
+	}
+	return n, nil
+}
+
+// addSamples adds one sample(…) or a list of them.
+func (s *session) addSamples(c *call, spec *train.Spec, v starlark.Value) error {
+	if v == nil {
+		return nil
+	}
+	list := []starlark.Value{v}
+	if seq, ok := v.(starlark.Sequence); ok {
+		list = list[:0]
+		for x := range starlark.Elements(seq) {
+			list = append(list, x)
+		}
+	}
+	text, _ := spec.Data.Source.(*textSource)
+	for _, x := range list {
+		set, ok := x.(*setting)
+		if !ok || set.kind != "sample" {
+			return c.bad("sample", "sample must be sample(…) or a list of them, not %s", describe(x))
+		}
+		p := payload[sampling](set)
+		if text != nil && p.Context == 0 {
+			p.Context = text.context
+		}
+		if text != nil && p.Tokenizer == nil {
+			p.Tokenizer = text.tokenizer
+		}
+		if p.Tokenizer == nil || p.Context == 0 {
+			return &train.Error{Pos: set.pos, Msg: "sample: the training data is no text; give context = … and tokenizer = …"}
+		}
+		p.Forward = s.forward(p.model)
+		spec.Samples = append(spec.Samples, p.Sample)
+		if _, ok := spec.Positions["sample"]; !ok {
+			spec.Positions["sample"] = set.pos
+		}
+	}
+	return nil
+}
