@@ -308,3 +308,27 @@ func TestBytesTokenizer(t *testing.T) {
 		t.Errorf("%s of %d", tok.Name(), tok.Vocab())
 	}
 }
+
+// Whatever a table holds, it becomes finite features and labels in range, or an error that names it.
+func FuzzReadCSV(f *testing.F) {
+	f.Add("x,y,class\n1,2,0\n3,4,1\n", "class")
+	f.Add("1;2;0\r\n\"3\",4,1", "-2")
+	f.Add("\"a\n\",\n", "")
+	f.Fuzz(func(t *testing.T, text, label string) {
+		a, err := ReadCSV(strings.NewReader(text), "t.csv", CSVConfig{Label: label})
+		if err != nil {
+			if !strings.Contains(err.Error(), "t.csv") {
+				t.Fatalf("error %v does not name the table", err)
+			}
+			return
+		}
+		if len(a.features) != a.each*len(a.labels) || slices.Min(a.labels) < 0 || int(slices.Max(a.labels)) >= a.Classes() {
+			t.Fatalf("%d features, labels %v of %d classes", len(a.features), a.labels, a.Classes())
+		}
+		for _, v := range a.features {
+			if d := v - v; d != 0 {
+				t.Fatalf("feature %v", v)
+			}
+		}
+	})
+}
