@@ -69,26 +69,18 @@ func (s *attn) scratch() int {
 	return max(vec.GemmScratch(&qk), vec.GemmScratch(&pv))
 }
 
-// bound limits a tile of scores to what may be seen: row i, query t0+i, keeps its first count(i) scores
-// and loses those of other segments. Lost scores become with.
-func (s *attn) bound(tile []float32, width, b, t0, t1, s0 int, with float32) {
-	if s.segQ == nil && s.limit(t0)-s0 >= width {
-		return // all queries see all keys
+// seen is the number of keys, from s0 on, that query t may see among the next width.
+func (s *attn) seen(t, s0, width int) int { return min(max(s.limit(t)-s0, 0), width) }
+
+// segregate sets the scores of query t and keys of other segments, from s0 on.
+func (s *attn) segregate(row []float32, b, t, s0 int, with float32) {
+	if s.segQ == nil {
+		return
 	}
-	for t := t0; t < t1; t++ {
-		row := tile[(t-t0)*width : (t-t0+1)*width]
-		if n := min(max(s.limit(t)-s0, 0), width); n < width {
-			vec.Fill(row[n:], with)
-			row = row[:n]
-		}
-		if s.segQ == nil {
-			continue
-		}
-		own, keys := s.segQ[b*s.T+t], s.segK[b*s.S+s0:]
-		for j := range row {
-			if keys[j] != own {
-				row[j] = with
-			}
+	own, keys := s.segQ[b*s.T+t], s.segK[b*s.S+s0:]
+	for j := range row {
+		if keys[j] != own {
+			row[j] = with
 		}
 	}
 }
@@ -142,32 +134,30 @@ func (s *attn) forwardTile(f *forward, own *carve, need int, o, lse []float32, b
 		f.qk.M, f.qk.N, f.qk.A, f.qk.B, f.qk.C, f.qk.LDC = n, width, s.q[at:], s.k[key:], p, width
 		vec.Gemm(&f.qk, 0, n, 0, width, scratch)
 		vec.Scale(p, p, s.scale)
-		s.bound(p, width, b, t0, t1, s0, negInf)
 		for i := range n {
-			row := p[i*width : (i+1)*width]
+			row := p[i*width:][:s.seen(t0+i, s0, width)]
+			s.segregate(row, b, t0+i, s0, negInf)
 			fresh[i] = max(top[i], vec.MaxOf(row))
 			if fresh[i] != negInf {
 				vec.AddScalar(row, row, -fresh[i])
 			}
 		}
-		vec.Exp(p, p)
-		if s0 == 0 {
-			for i := range n {
-				total[i] = vec.Sum(p[i*width : (i+1)*width])
+		vec.Exp(p, p) // of unseen scores too, which are finite: cheaper than row by row
+		for i := range n {
+			decay[i] = 0
+			if top[i] != fresh[i] {
+				decay[i] = top[i] - fresh[i]
 			}
-		} else {
-			for i := range n {
-				decay[i] = 0
-				if top[i] != fresh[i] {
-					decay[i] = top[i] - fresh[i]
-				}
-			}
-			vec.Exp(decay, decay)
-			for i := range n {
-				total[i] = float32(total[i]*decay[i]) + vec.Sum(p[i*width:(i+1)*width])
-				if row := o[at+i*s.queryStride:]; decay[i] != 1 {
-					vec.Scale(row[:s.D], row[:s.D], decay[i])
-				}
+		}
+		vec.Exp(decay, decay)
+		for i := range n {
+			seen := s.seen(t0+i, s0, width)
+			row := p[i*width : (i+1)*width]
+			clear(row[seen:])
+			total[i] = float32(total[i]*decay[i]) + vec.Sum(row[:seen])
+			if s0 > 0 && decay[i] != 1 {
+				row := o[at+i*s.queryStride:][:s.D]
+				vec.Scale(row, row, decay[i])
 			}
 		}
 		copy(top, fresh)
@@ -285,7 +275,12 @@ func (s *attnGrad) tile(w *backward, scratch, p, ds, delta, lse []float32, b, t0
 		vec.AddScalar(d, d, -delta[t0+i])
 	}
 	vec.Exp(p, p)
-	s.bound(p, width, b, t0, t1, s0, 0)
+	for i := range n {
+		row := p[i*width : (i+1)*width]
+		seen := s.seen(t0+i, s0, width)
+		clear(row[seen:])
+		s.segregate(row[:seen], b, t0+i, s0, 0)
+	}
 	vec.Mul(ds, ds, p)
 	vec.Scale(ds, ds, s.scale)
 

@@ -2,11 +2,13 @@ package cpu
 
 import (
 	"bytes"
+	"fmt"
 	"math"
 	"slices"
 	"testing"
 
 	"starling/core/device"
+	"starling/core/device/devicetest"
 	"starling/core/graph"
 	"starling/core/tensor"
 	"starling/sdk/vec"
@@ -44,6 +46,22 @@ func TestEveryOperationHasAKernel(t *testing.T) {
 		}
 		if !slices.Contains(have, name) {
 			t.Errorf("operation %s has no sample", name)
+		}
+	}
+}
+
+// The suite that every device passes, with every set of kernels and on several threads.
+func TestConformance(t *testing.T) {
+	sets := vec.Sets()
+	for _, set := range sets {
+		for _, threads := range []int{1, 2, 3} {
+			if threads != 2 && set != sets[len(sets)-1] {
+				continue // that sets agree at any number of threads is TestSameBits' business
+			}
+			t.Run(fmt.Sprintf("%s, %d threads", set, threads), func(t *testing.T) {
+				defer use(t, set)()
+				devicetest.Run(t, func() device.Device { return open(t, Config{Threads: threads}) })
+			})
 		}
 	}
 }

@@ -104,7 +104,8 @@ func linearGradW(d *Device, c device.Call) (func(), error) {
 func linearGradB(d *Device, c device.Call) (func(), error) {
 	dy, db, n := f32(c.In[0]), f32(c.Out[0]), lastOf(c.In[0])
 	rows := len(dy) / n
-	return d.parallelSpan(n, max(64, cheapBlock/max(rows, 1)), func(lo, hi int) {
+	width := max(64, (blocks(n, 4)+31)/32*32)
+	return d.parallelSpan(n, width, func(lo, hi int) {
 		clear(db[lo:hi])
 		vec.SumRowsTo(db[lo:hi], dy[lo:], rows, n)
 	}), nil
