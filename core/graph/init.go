@@ -2,6 +2,7 @@ package graph
 
 import (
 	"math"
+	"sync"
 
 	"starling/core/tensor/detmath"
 )
@@ -11,36 +12,50 @@ import (
 // with the same bits on every architecture.
 //
 // Element i comes from word i%4 of Philox4x32-10 under the key seed ^ hash of the name and the counter (i/4, "init").
+// Long ranges are cut among the process's threads.
 func InitValues(a ParamAttrs, seed uint64, offset int, dst []float32) {
-	draw := func(uint32) float32 { return float32(a.Init.A) }
-	switch a.Init.Kind {
-	case InitUniform:
-		draw = a.Init.uniform
-	case InitNormal:
-		draw = a.Init.normal
-	default:
+	if a.Init.Kind == InitConstant {
 		for i := range dst {
-			dst[i] = draw(0)
+			dst[i] = float32(a.Init.A)
 		}
 		return
 	}
-	const domain = 0x696e6974 // "init": keeps these counters apart from those of dropout, whose last word is a micro-batch
 	h := HashName(a.Name) ^ seed
 	key := [2]uint32{uint32(h), uint32(h >> 32)}
+	const piece = 1 << 17
+	if len(dst) <= piece {
+		a.Init.fill(key, uint64(offset), dst)
+		return
+	}
+	var wg sync.WaitGroup
+	for from := 0; from < len(dst); from += piece {
+		wg.Go(func() { a.Init.fill(key, uint64(offset+from), dst[from:min(from+piece, len(dst))]) })
+	}
+	wg.Wait()
+}
+
+// fill draws elements first, first+1, … into dst.
+func (in *Init) fill(key [2]uint32, first uint64, dst []float32) {
+	const domain = 0x696e6974 // "init": keeps these counters apart from those of dropout, whose last word is a micro-batch
 	for i := 0; i < len(dst); {
-		e := uint64(offset + i)
+		e := first + uint64(i)
 		words := Philox(key, [4]uint32{uint32(e / 4), uint32(e / 4 >> 32), domain, math.MaxUint32})
 		for _, w := range words[e%4:] {
-			if i < len(dst) {
-				dst[i] = draw(w)
-				i++
+			if i == len(dst) {
+				break
 			}
+			if in.Kind == InitUniform {
+				dst[i] = in.uniform(w)
+			} else {
+				dst[i] = in.normal(w)
+			}
+			i++
 		}
 	}
 }
 
 // uniform maps a word to [A, B).
-func (in Init) uniform(w uint32) float32 {
+func (in *Init) uniform(w uint32) float32 {
 	v := float32(in.A + float64((in.B-in.A)*(float64(w)/(1<<32))))
 	if v >= float32(in.B) && in.B > in.A {
 		return math.Nextafter32(float32(in.B), float32(in.A))
@@ -50,7 +65,7 @@ func (in Init) uniform(w uint32) float32 {
 
 // normal maps a word to the normal distribution through the inverse of its distribution function, so that values
 // lie within 6.4 standard deviations of the mean.
-func (in Init) normal(w uint32) float32 {
+func (in *Init) normal(w uint32) float32 {
 	return float32(in.A + float64(in.B*normalQuantile(w)))
 }
 
