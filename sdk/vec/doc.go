@@ -44,3 +44,4 @@ package vec
 //go:generate go run -C gen . -part reduce -out ../asm_reduce_amd64.s -stubs ../asm_reduce_amd64.go -pkg vec
 //go:generate go run -C gen . -part rows -out ../asm_rows_amd64.s -stubs ../asm_rows_amd64.go -pkg vec
 //go:generate go run -C gen . -part optimizer -out ../asm_optimizer_amd64.s -stubs ../asm_optimizer_amd64.go -pkg vec
+//go:generate go run -C gen . -part random -out ../asm_random_amd64.s -stubs ../asm_random_amd64.go -pkg vec

@@ -21,8 +21,8 @@ func TestFMARoundsOnce(t *testing.T) {
 	check := func(a, b, c float32) {
 		t.Helper()
 		got, want := fma32(a, b, c), exactFMA(a, b, c)
-		if got != want {
-			t.Fatalf("fma32(%x, %x, %x) = %x, want %x", a, b, c, got, want)
+		if slow := fmaSlow(a, b, c); got != want || slow != want {
+			t.Fatalf("fma32(%x, %x, %x) = %x and fmaSlow %x, want %x", a, b, c, got, slow, want)
 		}
 	}
 	// Ties that a doubly rounded sum gets wrong: 1 + 2**-24 ± a product too small for float64.
@@ -59,9 +59,10 @@ func TestFMASpecialValues(t *testing.T) {
 		{inf, 1, 1, inf}, {inf, 0, 1, nan}, {inf, 1, -inf, nan}, {nan, 1, 1, nan}, {1, 1, -inf, -inf},
 		{1, negZero, negZero, negZero}, {1, 0, negZero, 0}, {1, -1, 1, 0}, {math.MaxFloat32, 2, 0, inf},
 	} {
-		got := fma32(c.a, c.b, c.c)
-		if math.Float32bits(got) != math.Float32bits(c.want) && !(got != got && c.want != c.want) {
-			t.Errorf("fma32(%v, %v, %v) = %v, want %v", c.a, c.b, c.c, got, c.want)
+		for _, got := range []float32{fma32(c.a, c.b, c.c), fmaSlow(c.a, c.b, c.c)} {
+			if !sameBits(got, c.want) {
+				t.Errorf("%v·%v + %v = %v, want %v", c.a, c.b, c.c, got, c.want)
+			}
 		}
 	}
 }

@@ -53,7 +53,11 @@ func newProduct(r *rand.Rand, m, n, k int, transA, transB, accumulate bool) *pro
 		M: m, N: n, K: k, TransA: transA, TransB: transB, Accumulate: accumulate,
 		LDA: ac + r.IntN(4), LDB: bc + r.IntN(4), LDC: n + r.IntN(4),
 	}}
-	p.A, p.B, p.C = normals(r, ar*p.LDA), normals(r, br*p.LDB), normals(r, m*p.LDC)
+	p.A, p.B, p.C = make([]float32, ar*p.LDA), make([]float32, br*p.LDB), make([]float32, m*p.LDC)
+	kind := []string{"normal", "normal", "tiny", "few special"}[r.IntN(4)]
+	for _, x := range [][]float32{p.A, p.B, p.C} {
+		fillWith(r, kind, x)
+	}
 	p.want = append([]float32(nil), p.C...)
 	for i := range m {
 		for j := range n {
@@ -62,11 +66,7 @@ func newProduct(r *rand.Rand, m, n, k int, transA, transB, accumulate bool) *pro
 				s = p.C[i*p.LDC+j]
 			}
 			for l := range k {
-				b := p.B[min(len(p.B)-1, l*p.LDB+j)]
-				if transB {
-					b = p.B[j*p.LDB+l]
-				}
-				s = fma32(p.a(i, l), b, s)
+				s = fma32(p.a(i, l), p.b(l, j), s)
 			}
 			p.want[i*p.LDC+j] = s
 		}

@@ -52,7 +52,7 @@ func layerNormCase(name string, w, b bool) kernelCase {
 	}}
 }
 
-// kernelCases has every function on float32 slices but Gemm and Dropout.
+// kernelCases has every function on float32 slices but Gemm.
 var kernelCases = []kernelCase{
 	binaryCase("Add", Add), binaryCase("Sub", Sub), binaryCase("Mul", Mul), binaryCase("Div", Div),
 	binaryCase("Max", Max), binaryCase("Min", Min), binaryCase("MulAddTo", MulAddTo),
@@ -113,6 +113,11 @@ var kernelCases = []kernelCase{
 	sgdCase("SGD first step", SGDParams{LR: 0.1, Momentum: 0.9, Dampening: 0.2, GradScale: 1, First: true}),
 	sgdCase("SGD Nesterov", SGDParams{LR: 0.1, Momentum: 0.9, GradScale: 1, Nesterov: true}),
 
+	{"Dropout", 1, 1, func(in, out [][]float32) []float32 {
+		Dropout(out[0], in[0], 0.3, Stream{Key: [2]uint32{1, 2}}, 8)
+		return nil
+	}},
+
 	{"BF16", 1, 1, func(in, out [][]float32) []float32 {
 		h := make([]uint16, len(in[0]))
 		F32ToBF16(h, in[0])
@@ -145,6 +150,8 @@ func fillWith(r *rand.Rand, kind string, x []float32) {
 			x[i] = math.Float32frombits(r.Uint32())
 		case "moderate": // arguments on which exp and the rest do something
 			x[i] = float32(r.NormFloat64() * 40)
+		case "tiny": // products and sums are subnormal
+			x[i] = float32(r.NormFloat64() * 0x1p-70)
 		case "special":
 			x[i] = specials[r.IntN(len(specials))]
 		case "few special":
@@ -171,7 +178,7 @@ func TestKernelSetsAgree(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			r := rand.New(rand.NewPCG(9, 10))
 			for _, n := range lengths {
-				for _, kind := range []string{"normal", "wide", "moderate", "special", "few special"} {
+				for _, kind := range []string{"normal", "wide", "moderate", "tiny", "special", "few special"} {
 					in, out := make([][]float32, c.ins), make([][]float32, c.out)
 					for _, s := range [][][]float32{in, out} {
 						for i := range s {

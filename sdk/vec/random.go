@@ -6,21 +6,21 @@ import "math/bits"
 // Shaw, "Parallel Random Numbers: As Easy as 1, 2, 3" (SC 2011): four random
 // words for each key and counter.
 func Philox(key [2]uint32, ctr [4]uint32) [4]uint32 {
-	const (
-		m0, m1 = 0xd2511f53, 0xcd9e8d57
-		w0, w1 = 0x9e3779b9, 0xbb67ae85
-	)
+	const m0, m1 = 0xd2511f53, 0xcd9e8d57
 	k0, k1 := key[0], key[1]
 	a, b, c, d := ctr[0], ctr[1], ctr[2], ctr[3]
 	for range 10 {
 		h0, l0 := bits.Mul32(m0, a)
 		h1, l1 := bits.Mul32(m1, c)
 		a, b, c, d = h1^b^k0, l1, h0^d^k1, l0
-		k0 += w0
-		k1 += w1
+		k0 += philoxW0
+		k1 += philoxW1
 	}
 	return [4]uint32{a, b, c, d}
 }
+
+// What Philox adds to the halves of its key after each round.
+const philoxW0, philoxW1 = 0x9e3779b9, 0xbb67ae85
 
 // Stream names a sequence of random words: word i is word i%4 of Philox for Key
 // and the counter {low half of i/4, high half of i/4, Prefix[0], Prefix[1]}.
@@ -56,7 +56,8 @@ func Dropout(dst, x []float32, p float64, s Stream, start uint64) {
 	dropout(dst, x, s, start, DropoutThreshold(p), float32(1/(1-p)))
 }
 
-func dropout(dst, x []float32, s Stream, start uint64, threshold uint32, scale float32) {
+// dropoutGeneric is Dropout in plain Go.
+func dropoutGeneric(dst, x []float32, s Stream, start uint64, threshold uint32, scale float32) {
 	for i := 0; i < len(dst); {
 		at := start + uint64(i)
 		words := s.Block(at / 4)

@@ -1,6 +1,10 @@
 package vec
 
-import "testing"
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+)
 
 // Known answers of Random123 1.14's kat_vectors for philox4x32 with 10 rounds.
 func TestPhiloxKnownAnswers(t *testing.T) {
@@ -19,36 +23,44 @@ func TestPhiloxKnownAnswers(t *testing.T) {
 	}
 }
 
-func TestDropoutDoesNotDependOnSplits(t *testing.T) {
-	const n = 1003
-	x, whole, parts := make([]float32, n), make([]float32, n), make([]float32, n)
-	Fill(x, 3)
+func TestDropoutKeepsWhatItsWordsSay(t *testing.T) {
 	s := Stream{Key: [2]uint32{7, 8}, Prefix: [2]uint32{9, 10}}
-	const start = 1<<34 - 500 // the block index crosses 2**32
-	Dropout(whole, x, 0.25, s, start)
-	for i := 0; i < n; {
-		j := min(n, i+1+i%37)
-		Dropout(parts[i:j], x[i:j], 0.25, s, start+uint64(i))
-		i = j
+	for _, p := range []float64{0, 0.1, 0.25, 0.9} {
+		threshold, scale := DropoutThreshold(p), float32(1/(1-p))
+		for _, start := range []uint64{0, 4, 1, 2, 3, 1<<34 - 500, 1<<34 - 128, 1<<34 - 3, 1 << 40} { // block indices cross 2**32
+			eachSet(t, func(t *testing.T) {
+				const n = 1003
+				r := rand.New(rand.NewPCG(start, 1))
+				x, whole, parts := normals(r, n), make([]float32, n), make([]float32, n)
+				Dropout(whole, x, p, s, start)
+				for i := 0; i < n; {
+					j := min(n, i+r.IntN(200))
+					Dropout(parts[i:j], x[i:j], p, s, start+uint64(i))
+					i = j
+				}
+				kept := 0.0
+				for i := range whole {
+					want := float32(0)
+					if at := start + uint64(i); s.Block(at / 4)[at%4] >= threshold {
+						want = x[i] * scale
+						kept++
+					}
+					if !sameBits(whole[i], want) || !sameBits(parts[i], want) {
+						t.Fatalf("start %d, element %d: %v whole and %v in parts, want %v", start, i, whole[i], parts[i], want)
+					}
+				}
+				if math.Abs(kept/n-(1-p)) > 0.05 {
+					t.Errorf("kept %v of %d elements at p = %v", kept, n, p)
+				}
+			})
+		}
 	}
-	kept := 0
-	for i := range whole {
-		if whole[i] != parts[i] {
-			t.Fatalf("element %d: %v whole, %v in parts", i, whole[i], parts[i])
+}
+
+func TestDropoutThreshold(t *testing.T) {
+	for p, want := range map[float64]uint32{0: 0, 0.5: 1 << 31, 0.1: 429496730, 1: math.MaxUint32, -1: 0, math.NaN(): 0} {
+		if got := DropoutThreshold(p); got != want {
+			t.Errorf("DropoutThreshold(%v) = %d, want %d", p, got, want)
 		}
-		switch whole[i] {
-		case 4:
-			kept++
-		case 0:
-		default:
-			t.Fatalf("element %d: %v, want 0 or 3/(1-0.25)", i, whole[i])
-		}
-		word := s.Block((start + uint64(i)) / 4)[(start+uint64(i))%4]
-		if kept := whole[i] != 0; kept != (word >= DropoutThreshold(0.25)) {
-			t.Fatalf("element %d: kept %v for word %#x", i, kept, word)
-		}
-	}
-	if kept < 700 || kept > 800 {
-		t.Errorf("kept %d of %d elements at p = 0.25", kept, n)
 	}
 }

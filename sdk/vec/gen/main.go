@@ -36,6 +36,10 @@ var parts = map[string]func(){
 		avx512.rows()
 		avx2.rows()
 	},
+	"random": func() {
+		avx512.dropout()
+		avx2.dropout()
+	},
 	"optimizer": func() {
 		avx512.optimizers()
 		avx2.optimizers()

@@ -1,0 +1,7 @@
+//go:build !amd64
+
+package vec
+
+func dropout(dst, x []float32, s Stream, start uint64, threshold uint32, scale float32) {
+	dropoutGeneric(dst, x, s, start, threshold, scale)
+}
