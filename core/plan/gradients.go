@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"starling/core/comm"
 	"starling/core/device"
 	"starling/core/graph"
 	"starling/core/tensor"
@@ -175,7 +176,8 @@ type Bucket struct {
 
 // distribute sorts the gradients by the moment at which they are complete and cuts them into buckets, the first one
 // small so that communication starts early. A tensor is never split: one that is larger than a bucket gets a bucket of
-// its own, and a note. The cut depends on the graph and the bucket sizes alone, so every rank makes the same one.
+// its own, and a note. A bucket's extent is rounded up so that the ranks own equal chunks of it; the padding stays zero. The
+// cut depends on the graph, the bucket sizes and the number of ranks alone, so every rank makes the same one.
 func distribute(s *State) error {
 	index := indexOf(s.Graph)
 	done := map[Gradient]int{}
@@ -189,6 +191,7 @@ func distribute(s *State) error {
 	var cur []Gradient
 	var offset, size int64
 	cut := func() {
+		size = roundUp(size, 4*comm.ChunkAlign*int64(s.Settings.World))
 		s.Buckets = append(s.Buckets, newBucket(len(s.Buckets), offset, size, cur))
 		cur, offset, size = nil, offset+size, 0
 		limit = s.Settings.BucketBytes
@@ -224,4 +227,6 @@ func newBucket(index int, offset, size int64, grads []Gradient) Bucket {
 }
 
 // aligned rounds up to the alignment of operands.
-func aligned(n int64) int64 { return (n + device.Align - 1) / device.Align * device.Align }
+func aligned(n int64) int64 { return roundUp(n, device.Align) }
+
+func roundUp(n, unit int64) int64 { return (n + unit - 1) / unit * unit }

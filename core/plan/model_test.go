@@ -10,12 +10,12 @@ import (
 
 // tracer builds small graphs the way a recipe does: every node has a block and a position.
 type tracer struct {
-	t testing.TB
+	t failer
 	b *graph.Builder
 	n int
 }
 
-func newTracer(t testing.TB) *tracer { return &tracer{t: t, b: graph.NewBuilder()} }
+func newTracer(t failer) *tracer { return &tracer{t: t, b: graph.NewBuilder()} }
 
 func (m *tracer) ops(op *graph.Op, attrs any, in ...*graph.Value) []*graph.Value {
 	m.t.Helper()
@@ -130,7 +130,7 @@ func settings(world, rank int) Settings {
 	return Settings{World: world, Rank: rank, Lanes: 6, MicroBatches: 13, BucketBytes: 6 << 10, FirstBucketBytes: 1 << 10, Update: adamw}
 }
 
-func mustBuild(t testing.TB, g *graph.Graph, s Settings) *Plan {
+func mustBuild(t failer, g *graph.Graph, s Settings) *Plan {
 	t.Helper()
 	p, err := Build(g, s)
 	if err != nil {
@@ -140,4 +140,11 @@ func mustBuild(t testing.TB, g *graph.Graph, s Settings) *Plan {
 		t.Fatal(err)
 	}
 	return p
+}
+
+// failer is what tests and property tests have in common.
+type failer interface {
+	Helper()
+	Fatal(args ...any)
+	Fatalf(format string, args ...any)
 }

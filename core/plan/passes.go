@@ -47,13 +47,14 @@ type PassRecord struct {
 }
 
 // Passes is the lowering of a training graph, in order. The order is part of the design: gradients exist before
-// anything else looks at the graph, so that every later pass sees forward and backward as one; clean-ups come next, so
-// that no later pass works for nothing; accumulators are chosen before the order, which moves gradient products
+// anything else looks at the graph, so that every later pass sees forward and backward as one; fusions that may change bits
+// come before all that knows of placement, and pruning behind them takes away what they replaced; accumulators are chosen before the order, which moves gradient products
 // towards their operands; buckets are cut last, because they follow the order in which gradients are complete.
 func Passes() []Pass {
 	return []Pass{
 		{"differentiate", "append the backward pass; one gradient for each use of a parameter", differentiate},
 		{"share", "compute equal expressions once", share},
+		{"fuse", "join the gradients of adjoining slices", fuse},
 		{"prune", "drop what no output depends on", prune},
 		{"accumulate", "let each gradient end in a node that adds into its accumulator", accumulate},
 		{"order", "complete gradients as soon as their operands exist, make constants late", order},

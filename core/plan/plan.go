@@ -187,14 +187,17 @@ func inBlock(block string) string {
 // placeGrads lays the accumulators out in the order of the buckets.
 func (p *Plan) placeGrads() {
 	for _, b := range p.Buckets {
+		at := b.Place.Offset
 		for _, gr := range b.Grads {
 			q := p.Param(gr.Param)
 			for len(q.Uses) <= gr.Use {
 				q.Uses = append(q.Uses, device.Operand{})
 			}
-			p.grads[gr.Output()] = device.Operand{Type: q.Place.Type, Space: device.Grads, Offset: p.alloc(device.Grads, q.Place.Bytes())}
+			p.grads[gr.Output()] = device.Operand{Type: q.Place.Type, Space: device.Grads, Offset: at}
 			q.Uses[gr.Use] = p.grads[gr.Output()]
+			at += aligned(q.Place.Bytes())
 		}
+		p.ArenaBytes[device.Grads] = b.Place.Offset + b.Place.Bytes()
 	}
 }
 

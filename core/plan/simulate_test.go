@@ -2,7 +2,6 @@ package plan
 
 import (
 	"math/rand/v2"
-	"testing"
 
 	"starling/core/comm"
 	"starling/core/device"
@@ -13,7 +12,7 @@ import (
 
 // world runs a plan's ranks in turn, with the communicator's sums done here, in the canonical order.
 type world struct {
-	t     testing.TB
+	t     failer
 	ranks []*rank
 }
 
@@ -28,7 +27,7 @@ type rank struct {
 func (r *rank) Start(in *device.Instr) error { r.started = append(r.started, in.Bucket); return nil }
 func (r *rank) Wait(in *device.Instr) error  { r.waited = append(r.waited, in.Bucket); return nil }
 
-func newWorld(t testing.TB, g *graph.Graph, s Settings) *world {
+func newWorld(t failer, g *graph.Graph, s Settings) *world {
 	w := &world{t: t}
 	for i := range s.World {
 		s.Rank = i

@@ -21,7 +21,7 @@ type Summary struct {
 	StagingBytes int64
 	// LeastWorkBytes is the most that ever lives in Work at one time: no placement could need less.
 	LeastWorkBytes int64
-	// GradientBytes is the size of the gradient, padding included, and SentBytes what this rank sends of gradients in a
+	// GradientBytes is the size of the gradient, with the padding of its buckets, and SentBytes what this rank sends of gradients in a
 	// step: 2(N-1)/N of it where its lanes are one aligned range, more where they fall into several subtrees.
 	GradientBytes, SentBytes int64
 	// Subtrees is how many partial sums this rank sends for each bucket.
