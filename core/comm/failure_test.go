@@ -227,7 +227,6 @@ func TestSilence(t *testing.T) {
 	conns := [2][]net.Conn{make([]net.Conn, 2), make([]net.Conn, 2)}
 	a, b := net.Pipe()
 	conns[0][1] = a
-	t.Cleanup(func() { _ = b.Close() })
 	go func() { // rank 1 takes everything and says nothing
 		buf := make([]byte, 1024)
 		for {
@@ -237,7 +236,10 @@ func TestSilence(t *testing.T) {
 		}
 	}()
 	x := comm.NewSocketTransport(0, conns[0])
-	t.Cleanup(func() { _ = x.Close() })
+	t.Cleanup(func() {
+		_ = b.Close()
+		_ = x.Close()
+	})
 	g, err := comm.NewGroup(x, "data", []int{0, 1}, comm.Options{Silence: 200 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)

@@ -3,10 +3,13 @@ package comm
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"slices"
 	"sync"
 	"testing"
 	"time"
+
+	"starling/sdk/vec"
 
 	"go.uber.org/goleak"
 )
@@ -75,6 +78,15 @@ func TestPlacementInvariance(t *testing.T) {
 	for lanes := 1; lanes <= 40; lanes++ {
 		values := laneValues(lanes, n)
 		want := treeSumOf(values, Tree{lanes}.Root())
+		if lanes > 3 {
+			ascending := slices.Clone(values[0])
+			for _, v := range values[1:] {
+				vec.Add(ascending, ascending, v)
+			}
+			if sameBits(ascending, want) {
+				t.Fatalf("%d lanes: another order gives the same bits, so this test shows nothing", lanes)
+			}
+		}
 		for ranks := 1; ranks <= lanes; ranks++ {
 			if testing.Short() && lanes%3 != 0 {
 				continue
@@ -111,4 +123,78 @@ func TestPlacementInvariance(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestSteadyMemory: after the first one, collectives allocate nothing of the size of what they move.
+func TestSteadyMemory(t *testing.T) {
+	const n, rounds = 1 << 20, 8
+	ts := inProcess(t, 2)
+	var before, after runtime.MemStats
+	noErrors(t, onAll(t, ts, Options{}, func(ctx context.Context, g *Group) error {
+		b := make([]float32, n)
+		for i := range rounds + 1 {
+			if err := g.AllReduce(ctx, "bucket", b); err != nil {
+				return err
+			}
+			if err := g.Barrier(ctx, "round"); err != nil {
+				return err
+			}
+			if g.Rank() == 0 && i == 0 {
+				runtime.ReadMemStats(&before)
+			}
+		}
+		if g.Rank() == 0 {
+			runtime.ReadMemStats(&after)
+		}
+		return nil
+	}))
+	if got := after.TotalAlloc - before.TotalAlloc; got > 4*n {
+		t.Errorf("%d all-reduces of %d bytes allocated %d bytes", rounds, 4*n, got)
+	}
+}
+
+// TestHandleTimes: collectives of a group run one after another, in the order in which they were started, while the caller
+// goes on.
+func TestHandleTimes(t *testing.T) {
+	ts := inProcess(t, 2)
+	noErrors(t, onAll(t, ts, Options{}, func(ctx context.Context, g *Group) error {
+		var handles []*Handle
+		for i := range 8 {
+			handles = append(handles, g.StartAllReduce(fmt.Sprint("bucket ", i), make([]float32, 1000)))
+		}
+		for i, h := range handles {
+			if err := h.Wait(ctx); err != nil {
+				return err
+			}
+			if h.Started().Before(h.Issued()) || h.Finished().Before(h.Started()) {
+				return fmt.Errorf("%s: issued %v, started %v, finished %v", h.Label(), h.Issued(), h.Started(), h.Finished())
+			}
+			if i > 0 && h.Started().Before(handles[i-1].Finished()) {
+				return fmt.Errorf("%s started before %s had finished", h.Label(), handles[i-1].Label())
+			}
+		}
+		return nil
+	}))
+}
+
+// TestReservedStaging: what was reserved is not allocated again, and the peak is what was used.
+func TestReservedStaging(t *testing.T) {
+	ts := inProcess(t, 3)
+	noErrors(t, onAll(t, ts, Options{}, func(ctx context.Context, g *Group) error {
+		const n = 300_000
+		red, err := NewReduction(3, Assign(3, 3))
+		if err != nil {
+			return err
+		}
+		need := red.StagingBytes(g.Rank(), Chunks(n, 3, ChunkAlign), 0)
+		g.ReserveStaging(need)
+		at := &g.staging[0]
+		if err := g.AllReduce(ctx, "bucket", make([]float32, n)); err != nil {
+			return err
+		}
+		if &g.staging[0] != at || g.StagingPeak() != need || need != 2*2*DefaultPieceBytes {
+			return fmt.Errorf("reserved %d bytes, used %d", need, g.StagingPeak())
+		}
+		return nil
+	}))
 }
