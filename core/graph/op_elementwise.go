@@ -328,3 +328,14 @@ var OpAccumulate = register(Op{
 		return []*Array{y}
 	},
 })
+
+// OpGradStore moves a gradient that some operation has made into its accumulator; the memory plan inserts it where
+// the operation itself cannot accumulate.
+var OpGradStore = register(gradStore())
+
+func gradStore() Op {
+	op := unary("grad_store", "a copy of x; the accumulating form adds x to what the result holds", func(x float64) float64 { return x }, nil)
+	op.InPlace = false
+	op.Accumulates = true
+	return op
+}
