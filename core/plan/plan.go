@@ -167,9 +167,6 @@ func (p *Plan) layOut(st *State) error {
 	slices.SortFunc(p.Params, func(a, b Param) int { return cmp.Compare(a.Name, b.Name) })
 	for i := range p.Params {
 		q := &p.Params[i]
-		if j, dup := p.params[q.Name]; dup {
-			return fmt.Errorf("parameter %s is defined twice: %v%s and %v", q.Name, p.Params[j].Pos, inBlock(q.Block), q.Pos)
-		}
 		p.params[q.Name] = i
 		q.Place.Offset = p.alloc(device.Params, q.Place.Bytes())
 	}
