@@ -121,3 +121,47 @@ func TestGemmIsOneChainPerElement(t *testing.T) {
 		}
 	})
 }
+
+func TestGemmTasksCoverC(t *testing.T) {
+	r := rand.New(rand.NewPCG(29, 30))
+	for range 2000 {
+		m, n, k := 1+r.IntN(5000), 1+r.IntN(5000), 1+r.IntN(3000)
+		mb, nb := GemmTasks(m, n, k)
+		if mb < 1 || nb < 1 || mb > m || nb > max(n, gemmNR) {
+			t.Fatalf("GemmTasks(%d, %d, %d) = %d, %d", m, n, k, mb, nb)
+		}
+	}
+	for _, s := range [][3]int{{0, 5, 5}, {5, 0, 5}, {5, 5, 0}} {
+		if mb, nb := GemmTasks(s[0], s[1], s[2]); mb < 1 || nb < 1 {
+			t.Errorf("GemmTasks(%v) = %d, %d; a caller's loop would not end", s, mb, nb)
+		}
+	}
+}
+
+func TestGemmRefusesWhatDoesNotFit(t *testing.T) {
+	ok := GemmArgs{M: 2, N: 3, K: 4, A: make([]float32, 8), B: make([]float32, 12), C: make([]float32, 6), LDA: 4, LDB: 3, LDC: 3}
+	for _, c := range []struct {
+		want   string
+		change func(g *GemmArgs) (i1, scratch int)
+	}{
+		{"vec.Gemm: A has 7 elements and stride 4, too few for 2 rows of 4", func(g *GemmArgs) (int, int) { g.A = g.A[:7]; return 2, -1 }},
+		{"vec.Gemm: B has 12 elements and stride 2, too few for 4 rows of 3", func(g *GemmArgs) (int, int) { g.LDB = 2; return 2, -1 }},
+		{"vec.Gemm: C has 5 elements and stride 3, too few for 2 rows of 3", func(g *GemmArgs) (int, int) { g.C = g.C[:5]; return 2, -1 }},
+		{"vec.Gemm: block [0, 3) by [0, 3) outside C of 2 by 3", func(*GemmArgs) (int, int) { return 3, -1 }},
+		{fmt.Sprintf("vec.Gemm: scratch of 1 elements, need %d", GemmScratch(&ok)), func(*GemmArgs) (int, int) { return 2, 1 }},
+	} {
+		func() {
+			defer func() {
+				if msg := recover(); msg != c.want {
+					t.Errorf("panic %q, want %q", msg, c.want)
+				}
+			}()
+			g := ok
+			i1, scratch := c.change(&g)
+			if scratch < 0 {
+				scratch = GemmScratch(&g)
+			}
+			Gemm(&g, 0, i1, 0, g.N, make([]float32, scratch))
+		}()
+	}
+}
