@@ -149,7 +149,7 @@ func testConfig(part string, ranks, victim int) Config {
 }
 
 // launch runs a job, checks that nothing is left of it, and returns its outcome and how long it took.
-func launch(t *testing.T, ctx context.Context, cfg Config) ([][]byte, error, time.Duration) {
+func launch(t *testing.T, ctx context.Context, cfg Config) ([][]byte, time.Duration, error) {
 	t.Helper()
 	tmp, err := os.MkdirTemp("", "cl")
 	if err != nil {
@@ -176,7 +176,7 @@ func launch(t *testing.T, ctx context.Context, cfg Config) ([][]byte, error, tim
 	if left, _ := filepath.Glob(filepath.Join(tmp, "*")); len(left) > 0 {
 		t.Errorf("left behind: %v", left)
 	}
-	return results, err, took
+	return results, took, err
 }
 
 func TestLaunch(t *testing.T) {
@@ -185,7 +185,7 @@ func TestLaunch(t *testing.T) {
 		cfg.Listen = listen
 		ready := 0
 		cfg.OnReady = func() { ready++ }
-		results, err, _ := launch(t, t.Context(), cfg)
+		results, _, err := launch(t, t.Context(), cfg)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -233,7 +233,7 @@ func TestFailures(t *testing.T) {
 					}
 				}
 			}
-			_, err, took := launch(t, t.Context(), cfg)
+			_, took, err := launch(t, t.Context(), cfg)
 			var failed *RankError
 			if !errors.As(err, &failed) {
 				t.Fatalf("the job ended with %v", err)
@@ -267,7 +267,7 @@ func TestKilledAtAnyTime(t *testing.T) {
 				time.AfterFunc(after, func() { _ = syscall.Kill(pid, syscall.SIGKILL) })
 			}
 		}
-		_, err, took := launch(t, t.Context(), cfg)
+		_, took, err := launch(t, t.Context(), cfg)
 		var failed *RankError
 		if !errors.As(err, &failed) || failed.Rank != who || !strings.Contains(err.Error(), "was killed by signal 9") {
 			t.Errorf("rank %d was killed after %v; the job ended with %v", who, after, err)
@@ -279,7 +279,7 @@ func TestKilledAtAnyTime(t *testing.T) {
 }
 
 func TestRanksThatDoNotBelongTogether(t *testing.T) {
-	_, err, _ := launch(t, t.Context(), testConfig("digest", 2, 1))
+	_, _, err := launch(t, t.Context(), testConfig("digest", 2, 1))
 	if err == nil || !strings.Contains(err.Error(), `"other"`) || !strings.Contains(err.Error(), `"d"`) {
 		t.Errorf("two recipes: %v", err)
 	}
@@ -293,7 +293,7 @@ func TestTakenPort(t *testing.T) {
 	defer l.Close()
 	cfg := testConfig("run", 1, -1)
 	cfg.Listen = "tcp:" + l.Addr().String()
-	_, err, _ = launch(t, t.Context(), cfg)
+	_, _, err = launch(t, t.Context(), cfg)
 	if err == nil || !strings.Contains(err.Error(), l.Addr().String()+" is taken") || !strings.Contains(err.Error(), "port 0") {
 		t.Errorf("a taken port: %v", err)
 	}
@@ -317,7 +317,7 @@ func TestGracefulStop(t *testing.T) {
 				}
 				once.Do(func() { ask(n) })
 			}
-			results, err, _ := launch(t, t.Context(), cfg)
+			results, _, err := launch(t, t.Context(), cfg)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -355,7 +355,7 @@ func TestStopThatIsNotHeeded(t *testing.T) {
 					}()
 				}
 			}
-			_, err, took := launch(t, t.Context(), cfg)
+			_, took, err := launch(t, t.Context(), cfg)
 			if !errors.Is(err, ErrStopped) {
 				t.Errorf("the job ended with %v", err)
 			}
@@ -371,7 +371,7 @@ func TestCancelledLaunch(t *testing.T) {
 	cfg := testConfig("loop", 2, -1)
 	why := errors.New("changed my mind")
 	cfg.OnReady = func() { cancel(why) }
-	_, err, _ := launch(t, ctx, cfg)
+	_, _, err := launch(t, ctx, cfg)
 	if !errors.Is(err, ErrStopped) || !errors.Is(err, why) {
 		t.Errorf("the job ended with %v", err)
 	}

@@ -35,7 +35,6 @@ type Group struct {
 	failing bool
 	seqs    [streamCount][]uint64          // next number per member (StreamCollective: only [self] is used)
 	entries [streamCount][]map[uint64]Call // announced by a member, not yet compared
-	latest  []uint64                       // per member: 1 + the highest collective it has entered
 	left    []error                        // per member: it has closed its transport
 	running map[*run]struct{}
 	formed  bool // the first collective is over: preparation has ended
@@ -328,7 +327,7 @@ func (h *Handle) finish(err error) {
 	close(h.done)
 }
 
-// Wait returns the result of the collective, or ctx's error if that ends first; the collective then still runs and owns
+// Wait returns the result of the collective, or ctx's cause if that ends first; the collective then still runs and owns
 // its buffers until Done.
 func (h *Handle) Wait(ctx context.Context) error {
 	select {
@@ -340,7 +339,7 @@ func (h *Handle) Wait(ctx context.Context) error {
 	case <-h.done:
 		return h.err
 	case <-ctx.Done():
-		return ctx.Err()
+		return context.Cause(ctx)
 	}
 }
 
