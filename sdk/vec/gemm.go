@@ -99,9 +99,11 @@ func GemmTasks(m, n, k int) (mb, nb int) {
 		parts := (n + gemmNC - 1) / gemmNC
 		nb = ((n+parts-1)/parts + gemmNR - 1) / gemmNR * gemmNR
 	}
-	// About 4 million multiply-adds a block, in multiples of the largest tile.
-	const work = 4 << 20
-	mb = work / max(1, nb*k)
+	// Packing a block of B pays once many rows use it: at least seven of the
+	// largest tiles' rows, more if that leaves sixteen blocks, or if blocks would
+	// be too short to be worth handing out.
+	const blocks, work = 16, 2 << 20
+	mb = max(m*((n+nb-1)/max(1, nb))/blocks, work/max(1, nb*k))
 	mb = max(7*gemmMR, min(mb, 40*gemmMR)) / gemmMR * gemmMR
 	if m > mb {
 		parts := (m + mb - 1) / mb

@@ -137,7 +137,7 @@ func (t *tiling) packBTransposed(g *GemmArgs, k, kc, j, n int, scratch []float32
 func (t *tiling) panels(g *GemmArgs, i0, i1, k, kc int, b operandB, j, n, load int, scratch []float32) {
 	panels := (i1 - i0 + t.rows - 1) / t.rows
 	at := func(p int) int { return i0 + (i1-i0)*p/panels } // rows spread evenly, so that no panel is thin
-	copies := n >= 3*t.cols && (g.TransA || g.LDA%1024 == 0)
+	copies := n >= 4*t.cols && (g.TransA || g.LDA%1024 == 0)
 	for p := range panels {
 		i := at(p)
 		m := at(p+1) - i

@@ -45,12 +45,12 @@ func TestBitsAreTheContracts(t *testing.T) {
 }
 
 // exactInput fills x without floating-point arithmetic, which differs between
-// architectures: magnitudes from 2**-12 to 2**4 and some special values.
-func exactInput(r *rand.Rand, x []float32) {
+// architectures: magnitudes from 2**-12 to 2**4, and special values if asked.
+func exactInput(r *rand.Rand, x []float32, special bool) {
 	for i := range x {
 		u := r.Uint32()
 		x[i] = math.Float32frombits(u&(signBit|0x7fffff) | (115+r.Uint32()%17)<<23)
-		if u>>23&0xff == 0 {
+		if special && u>>23&15 == 0 {
 			x[i] = specials[r.IntN(len(specials))]
 		}
 	}
@@ -76,7 +76,7 @@ func hashOf(c kernelCase) uint64 {
 		for _, s := range [][][]float32{in, out} {
 			for i := range s {
 				s[i] = make([]float32, n)
-				exactInput(r, s[i])
+				exactInput(r, s[i], n == 77) // which turn reductions to NaN
 			}
 		}
 		writeBits(h, c.run(in, out))
@@ -92,18 +92,8 @@ func hashOfGemm() uint64 {
 	h := fnv.New64a()
 	g := GemmArgs{M: 23, N: 37, K: gemmKC + 29, LDA: gemmKC + 29, LDB: gemmKC + 29, LDC: 37, TransB: true}
 	g.A, g.B, g.C = make([]float32, g.M*g.LDA), make([]float32, g.N*g.LDB), make([]float32, g.M*g.LDC)
-	exactInput(r, g.A)
-	exactInput(r, g.B)
-	for i := range g.A { // a special value in every chain would hide the rest
-		if a := abs32(g.A[i]); !(a < 100) {
-			g.A[i] = 1
-		}
-	}
-	for i := range g.B {
-		if b := abs32(g.B[i]); !(b < 100) {
-			g.B[i] = 1
-		}
-	}
+	exactInput(r, g.A, false)
+	exactInput(r, g.B, false)
 	Gemm(&g, 0, g.M, 0, g.N, make([]float32, GemmScratch(&g)))
 	writeBits(h, g.C)
 	return h.Sum64()
