@@ -98,6 +98,9 @@ func (l *loop) prepare(ctx context.Context) error {
 		}
 	}
 	l.indexSecs = time.Since(t0).Seconds()
+	if err := l.sameData(ctx); err != nil {
+		return err
+	}
 	train, err := s.Data.Source.Dataset()
 	if err != nil {
 		return &Error{s.Positions["data"], err.Error()}
@@ -169,6 +172,23 @@ func (l *loop) load(ctx context.Context, c Corpus) error {
 	}
 	if err := c.Load(ctx, progress); err != nil {
 		return &Error{l.spec.Positions["source"], err.Error()}
+	}
+	return nil
+}
+
+// sameData refuses ranks that read different data: each would train on its own, and nobody would notice.
+func (l *loop) sameData(ctx context.Context) error {
+	if l.env.World == 1 {
+		return nil
+	}
+	all, err := l.env.Group.AllGatherBytes(ctx, "data fingerprint", []byte(l.corpus.Fingerprint()))
+	if err != nil {
+		return err
+	}
+	for r, f := range all {
+		if string(f) != string(all[0]) {
+			return &Error{l.spec.Positions["source"], fmt.Sprintf("rank %d read other data than rank 0 (fingerprints %.12s and %.12s): give every rank the same files", r, f, all[0])}
+		}
 	}
 	return nil
 }

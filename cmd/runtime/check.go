@@ -1,0 +1,118 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"starling/core/plan"
+	"starling/core/recipe"
+	"starling/core/train"
+)
+
+func newCheck() *cobra.Command {
+	var set []string
+	c := &cobra.Command{
+		Use:   "check RECIPE.star",
+		Short: "Find every mistake in a recipe that can be found without training",
+		Args:  oneRecipe,
+		RunE: func(c *cobra.Command, args []string) error {
+			spec, plans, err := inspect(c.Context(), args[0], set)
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintf(c.OutOrStdout(), "%s is fine: %s parameters, %d rank%s\n", args[0], count(plans[0].Summary().Parameters), spec.Mesh.Data, plural(spec.Mesh.Data))
+			return err
+		},
+	}
+	c.Flags().StringArrayVar(&set, "set", nil, "set a recipe parameter, as `name=value`; may be repeated")
+	return c
+}
+
+func newPlan() *cobra.Command {
+	var set []string
+	var dump string
+	c := &cobra.Command{
+		Use:   "plan RECIPE.star",
+		Short: "Print what a run will need and do, without running it",
+		Long: `Print what a run will need: parameters, memory per rank, arithmetic and traffic per step. --dump prints the plan itself:
+
+  graph     the model as traced, one operation a line
+  passes    the graph after each pass of the lowering
+  program   the instructions of a rank, with the place of every operand`,
+		Args: oneRecipe,
+		RunE: func(c *cobra.Command, args []string) error {
+			spec, plans, err := inspect(c.Context(), args[0], set)
+			if err != nil {
+				return err
+			}
+			if dump != "" {
+				text, err := plans[0].Dump(dump)
+				if err != nil {
+					return &exitError{2, err}
+				}
+				_, err = io.WriteString(c.OutOrStdout(), text)
+				return err
+			}
+			_, err = io.WriteString(c.OutOrStdout(), planText(spec, plans))
+			return err
+		},
+	}
+	c.Flags().StringArrayVar(&set, "set", nil, "set a recipe parameter, as `name=value`; may be repeated")
+	c.Flags().StringVar(&dump, "dump", "", "print the plan's `stage`: graph, passes or program (of rank 0)")
+	return c
+}
+
+// inspect loads a recipe, looks for its data, and plans every rank.
+func inspect(ctx context.Context, path string, set []string) (*train.Spec, []*plan.Plan, error) {
+	spec, err := recipe.Load(path, recipe.Options{Set: set})
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := spec.Scan(ctx); err != nil {
+		return nil, nil, err
+	}
+	var plans []*plan.Plan
+	for r := range spec.Mesh.Data {
+		p, err := train.Plan(spec, spec.Mesh.Data, r)
+		if err != nil {
+			return nil, nil, err
+		}
+		plans = append(plans, p)
+	}
+	return spec, plans, nil
+}
+
+// planText is the figures of a run: the plan's own for the busiest rank, and each rank's memory.
+func planText(spec *train.Spec, plans []*plan.Plan) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s: global batch %d = %d micro-batches of %d, in %d lanes, on %d rank%s\n\n", spec.Name, spec.Data.GlobalBatch,
+		spec.Data.MicroBatches(), spec.Data.MicroBatch, spec.Data.LaneCount(), len(plans), plural(len(plans)))
+	fmt.Fprint(&b, plans[0].Summary())
+	fmt.Fprintf(&b, "\nmemory by rank, before the device's scratch:\n")
+	var rows [][2]string
+	for r, p := range plans {
+		m := train.PlanMemory(spec, p, 0)
+		rows = append(rows, [2]string{fmt.Sprintf("rank %d", r), fmt.Sprintf("%s: parameters %s, optimizer %s, gradients %s, activations %s, communication %s, loader %s, corpus %s, snapshot %s",
+			bytesText(m.Total()), bytesText(m.Params), bytesText(m.State), bytesText(m.Grads), bytesText(m.Work+m.IO), bytesText(m.Communication), bytesText(m.Loader), bytesText(m.Corpus), bytesText(m.Snapshot))})
+	}
+	b.WriteString(table(rows))
+	fmt.Fprintf(&b, "\noptimizer groups:\n")
+	rows = nil
+	for i := range spec.Optimizer.Groups() {
+		n := 0
+		for _, p := range plans[0].Params {
+			if p.Trained() && p.Group == i {
+				n++
+			}
+		}
+		if n > 0 {
+			rows = append(rows, [2]string{spec.Optimizer.GroupName(i), fmt.Sprintf("%d tensor%s, weight decay %v", n, plural(n), spec.Optimizer.Decay(i))})
+		}
+	}
+	b.WriteString(table(rows))
+	return b.String()
+}

@@ -1,0 +1,123 @@
+package main
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"starling/core/train"
+)
+
+// TestInvariance is the table that defines Starling: the hash of all parameters after a run is the same for every placement of
+// it. The recipe has dropout, tied weights, clipping that is active, several micro-batches a lane, six lanes, and shapes
+// large enough to be split over threads. The table grows with every feature.
+func TestInvariance(t *testing.T) {
+	if _, err := os.Stat(invarianceRecipe()); err != nil {
+		t.Fatal(err)
+	}
+	base := runtimeResult(t, filepath.Join(t.TempDir(), "base"), "exec", invarianceRecipe(), "--set", ranksArg(1), "--threads", "1")
+	t.Logf("%d steps, kernels %s, weights %s", base.Steps, base.Kernels, base.WeightsSHA256)
+	if base.Steps != 20 {
+		t.Errorf("the recipe takes %d steps, want 20", base.Steps)
+	}
+	same := func(t *testing.T, what string, r *train.Result) {
+		t.Helper()
+		if r.WeightsSHA256 != base.WeightsSHA256 {
+			t.Errorf("%s: weights %s, want %s", what, r.WeightsSHA256, base.WeightsSHA256)
+		}
+		if r.TrainLoss != base.TrainLoss || r.EvalLoss == nil || *r.EvalLoss != *base.EvalLoss {
+			t.Errorf("%s: losses %v and %v, want %v and %v", what, r.TrainLoss, r.EvalLoss, base.TrainLoss, *base.EvalLoss)
+		}
+	}
+	for _, c := range []struct {
+		name string
+		args []string
+		env  string
+	}{
+		{"2 processes", []string{"--set", "ranks=2"}, ""},
+		{"3 processes", []string{"--set", "ranks=3"}, ""},
+		{"4 processes", []string{"--set", "ranks=4"}, ""},
+		{"4 processes over TCP", []string{"--set", "ranks=4", "--listen", "tcp:127.0.0.1:0"}, ""},
+		{"1 rank of 2 threads", []string{"--set", "ranks=1", "--threads", "2"}, ""},
+		{"1 rank of 4 threads", []string{"--set", "ranks=1", "--threads", "4"}, ""},
+		{"2 ranks in process", []string{"--set", "ranks=2", "--in-process"}, ""},
+		{"3 ranks in process", []string{"--set", "ranks=3", "--in-process", "--threads", "2"}, ""},
+		{"6 ranks in process", []string{"--set", "ranks=6", "--in-process"}, ""},
+		{"small buckets", []string{"--set", "ranks=2", "--set", "bucket_mb=0.02"}, ""},
+		{"AVX2 kernels", []string{"--set", "ranks=2"}, "avx2"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if c.env != "" {
+				if !available(t, c.env) {
+					t.Skipf("this processor does not run the %s kernels", c.env)
+				}
+				t.Setenv("STARLING_KERNELS", c.env)
+			}
+			r := runtimeResult(t, filepath.Join(t.TempDir(), "run"), append([]string{"exec", invarianceRecipe()}, c.args...)...)
+			if c.env != "" && r.Kernels != c.env {
+				t.Errorf("kernels %s ran, want %s", r.Kernels, c.env)
+			}
+			same(t, c.name, r)
+		})
+	}
+	t.Run("plain Go kernels", func(t *testing.T) { // slow, so fewer steps, against the same few on the fastest kernels
+		args := []string{"exec", invarianceRecipe(), "--set", "ranks=2", "--set", "steps=4"}
+		fast := runtimeResult(t, filepath.Join(t.TempDir(), "fast"), args...)
+		t.Setenv("STARLING_KERNELS", "generic")
+		slow := runtimeResult(t, filepath.Join(t.TempDir(), "slow"), args...)
+		if slow.Kernels != "generic" || slow.WeightsSHA256 != fast.WeightsSHA256 {
+			t.Errorf("%s kernels: weights %s, want %s as with %s", slow.Kernels, slow.WeightsSHA256, fast.WeightsSHA256, fast.Kernels)
+		}
+	})
+	t.Run("killed and resumed", func(t *testing.T) {
+		seed := uint64(time.Now().UnixNano())
+		t.Logf("seed %d", seed)
+		random := rand.New(rand.NewPCG(seed, 0))
+		for i := range 3 {
+			dir := filepath.Join(t.TempDir(), strconv.Itoa(i))
+			args := []string{"exec", invarianceRecipe(), "--run-dir", dir, "--set", "checkpoint=3"}
+			kills := 0
+			for done := false; !done; {
+				now := append(args, "--set", ranksArg(1+random.IntN(4)))
+				if _, err := os.Stat(filepath.Join(dir, "run.json")); err == nil {
+					now = append(now, "--resume")
+				} else if err := os.RemoveAll(dir); err != nil { // killed before the run was recorded
+					t.Fatal(err)
+				}
+				p := start(t, now...)
+				limit := time.Duration(float64(time.Second) * (0.1 + 0.5*random.Float64()))
+				if kills >= 4 {
+					limit = 2 * time.Minute // let it finish
+				}
+				select {
+				case <-p.exited:
+				case <-time.After(limit):
+					_ = p.cmd.Process.Signal(syscall.SIGKILL)
+					<-p.exited
+					kills++
+				}
+				code := p.cmd.ProcessState.ExitCode()
+				if code > 0 {
+					t.Fatalf("%v: exit status %d after %d kills:\n%s", now, code, kills, p.stderr.String())
+				}
+				done = code == 0
+				eventually(t, 10*time.Second, "ranks outlive their launcher", func() bool { return len(children(t, dir)) == 0 })
+			}
+			same(t, fmt.Sprintf("after %d kills", kills), readResult(t, dir))
+		}
+	})
+}
+
+// available reports whether a kernel set runs here.
+func available(t *testing.T, kernels string) bool {
+	t.Helper()
+	t.Setenv("STARLING_KERNELS", kernels)
+	p := start(t, "version")
+	return p.wait(t, 10*time.Second) == 0 && strings.Contains(p.stdout.String(), "kernels "+kernels)
+}

@@ -1,0 +1,232 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"runtime/pprof"
+	"time"
+
+	"starling/core/cluster"
+	"starling/core/comm"
+	"starling/core/device/cpu"
+	"starling/core/recipe"
+	"starling/core/train"
+)
+
+// job is what a worker process must know to run its rank. It travels in the environment and holds no secret.
+type job struct {
+	Recipe          string
+	Set             []string
+	RunDir          string
+	Resume          bool
+	Digest          string
+	Threads         int // of each rank; 0 until launch decides: the recipe's, else the usable cores shared
+	World           int
+	StartedUnixNano int64
+	Timeout         float64 // seconds that a collective may stall; 0: the default
+	Listen          string  // see cluster.Config
+}
+
+const envJob = "STARLING_JOB"
+
+func isWorker() bool { return cluster.IsWorker() }
+
+// report is what a rank hands back at its end.
+type report struct {
+	Result      *train.Result `json:"result,omitempty"`
+	Interrupted bool          `json:"interrupted,omitempty"`
+}
+
+// launch runs the ranks of a job: one in this process, several as worker processes or as goroutines.
+func launch(ctx context.Context, j job, spec *train.Spec, inProcess bool, show *display) (*train.Result, error) {
+	cfg := cluster.Config{
+		Ranks:  j.World,
+		Listen: j.Listen,
+		OnEvent: func(rank int, b []byte) {
+			var e train.Event
+			if json.Unmarshal(b, &e) == nil {
+				show.event(e)
+			}
+		},
+	}
+	if j.Threads == 0 {
+		j.Threads = spec.Mesh.Threads
+	}
+	if j.Threads == 0 {
+		j.Threads = max(1, runtime.GOMAXPROCS(0)/j.World)
+	}
+	var results [][]byte
+	var err error
+	if inProcess || j.World == 1 {
+		makeRoom(j.World * j.Threads)
+		results, err = cluster.InProcess(ctx, cfg, func(ctx context.Context, w *cluster.Worker) error {
+			own := spec
+			if w.Rank() > 0 { // hooks and traces are of one interpreter each: every rank needs its own
+				var err error
+				if own, err = recipe.Load(j.Recipe, recipe.Options{Set: j.Set}); err != nil {
+					return err
+				}
+			}
+			return runRank(ctx, w, j, own)
+		})
+	} else {
+		text, jerr := json.Marshal(j)
+		if jerr != nil {
+			return nil, jerr
+		}
+		self, xerr := os.Executable()
+		if xerr != nil {
+			return nil, fmt.Errorf("finding this program's file to start the ranks: %w", xerr)
+		}
+		cfg.Command = func(int) *exec.Cmd {
+			c := exec.Command(self)
+			c.Env = append(os.Environ(), envJob+"="+string(text))
+			return c
+		}
+		logs, lerr := os.OpenFile(filepath.Join(j.RunDir, "ranks.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+		if lerr != nil {
+			return nil, fmt.Errorf("run folder: %w", lerr)
+		}
+		defer logs.Close()
+		cfg.Stdout, cfg.Stderr = logs, logs
+		results, err = cluster.Launch(ctx, cfg)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return merge(results)
+}
+
+// merge takes rank 0's result; every rank must have the same weights.
+func merge(results [][]byte) (*train.Result, error) {
+	var first *train.Result
+	for rank, b := range results {
+		var r report
+		if err := json.Unmarshal(b, &r); err != nil {
+			return nil, fmt.Errorf("rank %d gave no result: %w", rank, err)
+		}
+		switch {
+		case r.Interrupted:
+			return nil, train.ErrInterrupted
+		case r.Result == nil:
+			return nil, fmt.Errorf("rank %d gave no result", rank)
+		case first == nil:
+			first = r.Result
+		case r.Result.WeightsSHA256 != first.WeightsSHA256:
+			return nil, fmt.Errorf("rank %d ended with other weights (%s) than rank 0 (%s): the ranks computed differently; do not use this run",
+				rank, r.Result.WeightsSHA256, first.WeightsSHA256)
+		}
+	}
+	return first, nil
+}
+
+// workerMain is the life of a worker process.
+func workerMain() int {
+	err := func() error {
+		var j job
+		if err := json.Unmarshal([]byte(os.Getenv(envJob)), &j); err != nil {
+			return fmt.Errorf("%s: %w", envJob, err)
+		}
+		w, err := cluster.Join(context.Background(), cluster.JoinConfig{Digest: j.Digest, Class: arithmeticClass()})
+		if err != nil {
+			return err
+		}
+		makeRoom(j.Threads)
+		if err := func() error {
+			spec, err := recipe.Load(j.Recipe, recipe.Options{Set: j.Set, Print: func(string) {}})
+			if err != nil {
+				return err
+			}
+			return runRank(w.Context(), w, j, spec)
+		}(); err != nil {
+			return w.Fail(err)
+		}
+		return nil
+	}()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}
+
+// arithmeticClass names what else decides a run's bits. In fp32 every kernel set gives the same ones.
+func arithmeticClass() string { return "fp32" }
+
+// makeRoom lets goroutines that communicate and load data run beside the given number of compute threads: the system
+// shares the cores among them, where the Go scheduler would keep them waiting for a computing one to be preempted.
+func makeRoom(compute int) {
+	runtime.GOMAXPROCS(max(runtime.GOMAXPROCS(0), compute+2))
+}
+
+// runRank trains one rank and reports its result.
+func runRank(ctx context.Context, w *cluster.Worker, j job, spec *train.Spec) error {
+	dev, err := cpu.Open(cpu.Config{Threads: j.Threads, Ranks: j.World})
+	if err != nil {
+		return err
+	}
+	defer dev.Close()
+	observe := func(e train.Event) {
+		e.Rank = w.Rank()
+		if b, err := json.Marshal(e); err == nil {
+			_ = w.Event(b) // a lost connection to the launcher ends the rank by itself
+		}
+	}
+	env := train.Env{
+		Rank: w.Rank(), World: j.World, Device: dev, Threads: dev.Threads(), RunDir: j.RunDir, Resume: j.Resume, Digest: j.Digest,
+		Started: time.Unix(0, j.StartedUnixNano), Stop: w.StopRequested(), Observe: observe, Status: w.Status,
+	}
+	if j.World > 1 {
+		ranks := make([]int, j.World)
+		for r := range ranks {
+			ranks[r] = r
+		}
+		env.Group, err = comm.NewGroup(w.Transport(), "data", ranks, comm.Options{
+			Timeout: time.Duration(j.Timeout * float64(time.Second)),
+			OnStall: func(error) { saveStacks(j.RunDir, w.Rank()) },
+		})
+		if err != nil {
+			return err
+		}
+		env.SentBytes = func() int64 { return comm.Sum(w.Transport()).PayloadSent }
+	}
+	result, err := train.Run(ctx, spec, env)
+	out := report{Result: result}
+	if errors.Is(err, train.ErrInterrupted) {
+		out.Interrupted, err = true, nil
+	}
+	if env.Group != nil {
+		if err == nil {
+			err = env.Group.Barrier(ctx, "end of the run")
+		}
+		err = errors.Join(err, env.Group.Close())
+	}
+	if err != nil {
+		return err
+	}
+	b, err := json.Marshal(out)
+	if err != nil {
+		return err
+	}
+	return w.Done(b)
+}
+
+// saveStacks writes the stacks of all goroutines into the run folder, for whoever has to find out why ranks stood still.
+func saveStacks(dir string, rank int) {
+	f, err := os.Create(filepath.Join(dir, fmt.Sprintf("stacks-rank%d.txt", rank)))
+	if err != nil {
+		return
+	}
+	defer f.Close()
+	fmt.Fprintf(f, "rank %d, %s, %d goroutines\n\n", rank, time.Now().Format(time.RFC3339), runtime.NumGoroutine())
+	if p := pprof.Lookup("goroutine"); p != nil {
+		_ = p.WriteTo(io.Writer(f), 2)
+	}
+}

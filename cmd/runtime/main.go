@@ -1,0 +1,82 @@
+// Command runtime trains the models that Starlark recipes describe.
+//
+//	runtime exec recipe.star     train
+//	runtime check recipe.star    find every mistake that can be found without training
+//	runtime plan recipe.star     memory, parameters and traffic of a run before it starts
+//	runtime sample recipe.star   draw text from a run's checkpoint
+//
+// The package wires recipe, trainer and ranks together and shows a run to a person. It computes nothing itself.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+func main() {
+	started := time.Now()
+	if isWorker() {
+		os.Exit(workerMain())
+	}
+	os.Exit(run(context.Background(), os.Args[1:], started))
+}
+
+// exitError carries an exit status other than 1.
+type exitError struct {
+	code int
+	err  error
+}
+
+func (e *exitError) Error() string { return e.err.Error() }
+func (e *exitError) Unwrap() error { return e.err }
+
+// run executes a command line and returns its exit status: 0 success, 1 a failure, 2 a usage error, 130 interrupted.
+func run(ctx context.Context, args []string, started time.Time) int {
+	root := newRoot(started)
+	root.SetArgs(args)
+	err := root.ExecuteContext(ctx)
+	if err == nil {
+		return 0
+	}
+	fmt.Fprintln(root.ErrOrStderr(), "runtime:", err)
+	var e *exitError
+	if errors.As(err, &e) {
+		return e.code
+	}
+	return 1
+}
+
+func newRoot(started time.Time) *cobra.Command {
+	root := &cobra.Command{
+		Use:   "runtime",
+		Short: "Train the model that a Starlark recipe describes",
+		Long: `Starling trains deep-learning models from Starlark recipes: on one process, on every core of a machine,
+or on several ranks, and the trained weights are the same bits wherever the run was placed.
+
+Start with:
+
+    runtime exec recipes/quickstart.star          train a small GPT on the Go standard library
+    runtime exec recipes/quickstart.star --help   what can be changed without editing it
+    runtime plan recipes/quickstart.star          what it will need`,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+	}
+	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
+		return &exitError{2, fmt.Errorf("%w\nSee '%s --help'", err, c.CommandPath())}
+	})
+	root.AddCommand(newExec(started), newCheck(), newPlan(), newSample(), newVersion())
+	return root
+}
+
+// oneRecipe is the argument rule of commands that take a recipe.
+func oneRecipe(c *cobra.Command, args []string) error {
+	if len(args) != 1 {
+		return &exitError{2, fmt.Errorf("%s takes one recipe, got %d arguments\nUsage: %s", c.CommandPath(), len(args), c.UseLine())}
+	}
+	return nil
+}
