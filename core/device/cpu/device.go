@@ -30,6 +30,7 @@ type Device struct {
 	track  bool
 	own    []scratch // one per thread
 	shared scratch
+	tables map[turnsKey]turns
 }
 
 var _ device.Device = (*Device)(nil)
@@ -49,9 +50,10 @@ func Open(cfg Config) (*Device, error) {
 		return nil, fmt.Errorf("cpu: %w", err)
 	}
 	return &Device{
-		pool:  newPool(threads, threads*ranks <= cores),
-		track: cfg.TrackWrites,
-		own:   make([]scratch, threads),
+		pool:   newPool(threads, threads*ranks <= cores),
+		track:  cfg.TrackWrites,
+		own:    make([]scratch, threads),
+		tables: map[turnsKey]turns{},
 	}, nil
 }
 
@@ -119,6 +121,9 @@ func (d *Device) ScratchBytes() int64 {
 	n := int64(len(d.shared.mem))
 	for i := range d.own {
 		n += int64(len(d.own[i].mem))
+	}
+	for _, t := range d.tables {
+		n += 4 * int64(len(t.cos)+len(t.sin))
 	}
 	return n
 }

@@ -3,6 +3,7 @@ package cpu
 import (
 	"flag"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -192,36 +193,36 @@ func BenchmarkStep(b *testing.B) {
 
 var profile = flag.Bool("opprofile", false, "print where a step's time goes, by operation")
 
-// TestStepProfile prints, with -opprofile, the time of each kind of operation and shape in a step.
+// TestStepProfile prints, with -opprofile, the time of each kind of operation and shape in a step: the least of many runs,
+// which other work on the machine disturbs little.
 func TestStepProfile(t *testing.T) {
 	if !*profile {
 		t.Skip("prints a profile; asked for by -opprofile")
 	}
 	for _, threads := range []int{1, 2} {
 		g := newGPT(t, open(t, Config{Threads: threads}), quickstart)
-		spent := map[string]time.Duration{}
-		var total time.Duration
-		const rounds = 100
-		for round := range rounds + 10 {
-			for _, op := range append(slices.Clone(g.micro), g.apply...) {
+		ops := append(slices.Clone(g.micro), g.apply...)
+		least := make([]time.Duration, len(ops))
+		for round := range 100 {
+			for i, op := range ops {
 				start := time.Now()
 				op.run()
-				took := time.Since(start)
-				if round < 10 {
-					continue
+				if took := time.Since(start); round == 0 || took < least[i] {
+					least[i] = took
 				}
-				key := op.node.Op.Name
-				if len(op.node.In) > 1 {
-					key += fmt.Sprintf(" %v %v", op.node.In[0].Shape, op.node.In[1].Shape)
-				}
-				spent[key] += took / rounds
-				total += took / rounds
 			}
 		}
-		keys := make([]string, 0, len(spent))
-		for k := range spent {
-			keys = append(keys, k)
+		spent := map[string]time.Duration{}
+		var total time.Duration
+		for i, op := range ops {
+			key := op.node.Op.Name
+			if len(op.node.In) > 1 {
+				key += fmt.Sprintf(" %v %v", op.node.In[0].Shape, op.node.In[1].Shape)
+			}
+			spent[key] += least[i]
+			total += least[i]
 		}
+		keys := slices.Collect(maps.Keys(spent))
 		slices.SortFunc(keys, func(a, b string) int { return int(spent[b] - spent[a]) })
 		t.Logf("%d threads: %v a step, %.0f tokens/s", threads, total, float64(g.tokens)/total.Seconds())
 		for _, k := range keys {
