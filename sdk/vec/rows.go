@@ -2,7 +2,7 @@ package vec
 
 import "math"
 
-// Softmax sets dst to the softmax of scale·x, which must not have scale ≤ 0. A
+// Softmax sets dst to the softmax of scale·x; scale must be positive. A
 // row that is all -Inf gives NaN.
 func Softmax(dst, x []float32, scale float32) {
 	same("Softmax", len(dst), len(x))

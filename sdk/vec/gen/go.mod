@@ -2,9 +2,10 @@ module starling/sdk/vec/gen
 
 go 1.26.0
 
+require github.com/mmcloughlin/avo v0.6.0
+
 require (
-	github.com/mmcloughlin/avo v0.6.0
-	golang.org/x/mod v0.43.0
-	golang.org/x/sync v0.24.0
-	golang.org/x/tools v0.52.0
+	golang.org/x/mod v0.43.0 // indirect
+	golang.org/x/sync v0.24.0 // indirect
+	golang.org/x/tools v0.52.0 // indirect
 )
