@@ -10,9 +10,6 @@ import (
 	"starling/core/tensor/detmath"
 )
 
-// HyperLen is the length of one row of the table of hyper-parameters that an update operation reads.
-const HyperLen = 8
-
 // Slot is a piece of optimizer state with its parameter's shape, stored as <parameter>/<Name>.
 type Slot struct {
 	Name string
@@ -169,8 +166,9 @@ func (o AdamW) Decay(i int) float64 { return o.groups().weightDecay(i) }
 // Hyper fills lr, β1, β2, ε, weight decay, 1-β1^t, 1-β2^t and the gradient's scale, t counting from 1.
 func (o AdamW) Hyper(row []float64, group, step int, rate, gradScale float64) {
 	g := o.groups()
-	copy(row, []float64{rate * g.scale(group), o.Beta1, o.Beta2, o.Eps, g.weightDecay(group),
-		1 - detmath.PowInt(o.Beta1, step+1), 1 - detmath.PowInt(o.Beta2, step+1), gradScale})
+	row[graph.HyperLR], row[graph.HyperGradScale] = rate*g.scale(group), gradScale
+	row[graph.HyperBeta1], row[graph.HyperBeta2], row[graph.HyperEps], row[graph.HyperWeightDecay] = o.Beta1, o.Beta2, o.Eps, g.weightDecay(group)
+	row[graph.HyperCorrection1], row[graph.HyperCorrection2] = 1-detmath.PowInt(o.Beta1, step+1), 1-detmath.PowInt(o.Beta2, step+1)
 }
 
 // Rate is the scheduled learning rate.
@@ -218,15 +216,15 @@ func (o SGD) GroupName(i int) string { return o.groups().name(i) }
 // Decay is the weight decay of a row.
 func (o SGD) Decay(i int) float64 { return o.groups().weightDecay(i) }
 
-// Hyper fills lr, momentum, dampening, weight decay, 1 on the first update (whose momentum is the gradient
-// itself), two zeros and the gradient's scale.
+// Hyper fills the row of sgd. The first update is marked: its momentum is the gradient itself.
 func (o SGD) Hyper(row []float64, group, step int, rate, gradScale float64) {
 	g := o.groups()
-	first := 0.0
+	row[graph.HyperLR], row[graph.HyperGradScale] = rate*g.scale(group), gradScale
+	row[graph.HyperMomentum], row[graph.HyperDampening], row[graph.HyperSGDDecay] = o.Momentum, o.Dampening, g.weightDecay(group)
+	row[graph.HyperSGDFirstStep] = 0
 	if step == 0 {
-		first = 1
+		row[graph.HyperSGDFirstStep] = 1
 	}
-	copy(row, []float64{rate * g.scale(group), o.Momentum, o.Dampening, g.weightDecay(group), first, 0, 0, gradScale})
 }
 
 // Rate is the scheduled learning rate.
