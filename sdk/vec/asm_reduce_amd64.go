@@ -3,22 +3,16 @@
 package vec
 
 //go:noescape
-func sumAVX512(lanes *[32]float32, x []float32)
+func sumAVX512(lanes *[32]float32, x []float32) (lanesTotal float32)
 
 //go:noescape
-func dotAVX512(lanes *[32]float32, a []float32, b []float32)
+func dotAVX512(lanes *[32]float32, a []float32, b []float32) (lanesTotal float32)
 
 //go:noescape
-func devSqAVX512(lanes *[32]float32, x []float32, mean float32)
+func devSqAVX512(lanes *[32]float32, x []float32, mean float32) (lanesTotal float32)
 
 //go:noescape
-func maxOfAVX512(lanes *[32]float32, x []float32)
-
-//go:noescape
-func combineAVX512(lanes *[32]float32) (ret float32)
-
-//go:noescape
-func combineMaxAVX512(lanes *[32]float32) (ret float32)
+func maxOfAVX512(lanes *[32]float32, x []float32) (lanesTotal float32)
 
 //go:noescape
 func sumSq64AVX512(lanes *[32]float64, x []float32)
@@ -27,22 +21,16 @@ func sumSq64AVX512(lanes *[32]float64, x []float32)
 func allFiniteAVX512(x []float32) (ret bool)
 
 //go:noescape
-func sumAVX2(lanes *[32]float32, x []float32)
+func sumAVX2(lanes *[32]float32, x []float32) (lanesTotal float32)
 
 //go:noescape
-func dotAVX2(lanes *[32]float32, a []float32, b []float32)
+func dotAVX2(lanes *[32]float32, a []float32, b []float32) (lanesTotal float32)
 
 //go:noescape
-func devSqAVX2(lanes *[32]float32, x []float32, mean float32)
+func devSqAVX2(lanes *[32]float32, x []float32, mean float32) (lanesTotal float32)
 
 //go:noescape
-func maxOfAVX2(lanes *[32]float32, x []float32)
-
-//go:noescape
-func combineAVX2(lanes *[32]float32) (ret float32)
-
-//go:noescape
-func combineMaxAVX2(lanes *[32]float32) (ret float32)
+func maxOfAVX2(lanes *[32]float32, x []float32) (lanesTotal float32)
 
 //go:noescape
 func sumSq64AVX2(lanes *[32]float64, x []float32)

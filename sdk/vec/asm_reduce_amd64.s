@@ -2,17 +2,26 @@
 
 #include "textflag.h"
 
-// func sumAVX512(lanes *[32]float32, x []float32)
+// func sumAVX512(lanes *[32]float32, x []float32) (lanesTotal float32)
 // Requires: AVX, AVX512F, BMI2
-TEXT ·sumAVX512(SB), NOSPLIT, $0-32
+TEXT ·sumAVX512(SB), NOSPLIT, $0-36
 	MOVQ    lanes+0(FP), AX
 	MOVQ    x_base+8(FP), CX
 	MOVQ    x_len+16(FP), DX
 	XORQ    BX, BX
+	TESTQ   AX, AX
+	JNZ     continued
+	VMOVUPS const_00000000<>+0(SB), Z0
+	VMOVUPS const_00000000<>+0(SB), Z1
+	JMP     begun
+
+continued:
 	VMOVUPS (AX), Z0
 	VMOVUPS 64(AX), Z1
-	SUBQ    $+32, DX
-	JL      rest
+
+begun:
+	SUBQ $+32, DX
+	JL   rest
 
 loop:
 	VMOVUPS (CX)(BX*1), Z2
@@ -39,23 +48,64 @@ rest:
 	VADDPS    Z2, Z1, Z1
 
 done:
+	TESTQ   AX, AX
+	JZ      total
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
+
+total:
+	VADDPS     Z0, Z1, Z0
+	VSHUFF32X4 $0x4e, Z0, Z0, Z1
+	VADDPS     Z0, Z1, Z0
+	VSHUFF32X4 $0xb1, Z0, Z0, Z1
+	VADDPS     Z0, Z1, Z0
+	VPERMILPS  $0x4e, Z0, Z1
+	VADDPS     Z0, Z1, Z0
+	VPERMILPS  $0xb1, Z0, Z1
+	VADDPS     Z0, Z1, Z0
+	VMOVSS     X0, lanesTotal+32(FP)
 	VZEROUPPER
 	RET
 
-// func dotAVX512(lanes *[32]float32, a []float32, b []float32)
+DATA const_00000000<>+0(SB)/4, $0x00000000
+DATA const_00000000<>+4(SB)/4, $0x00000000
+DATA const_00000000<>+8(SB)/4, $0x00000000
+DATA const_00000000<>+12(SB)/4, $0x00000000
+DATA const_00000000<>+16(SB)/4, $0x00000000
+DATA const_00000000<>+20(SB)/4, $0x00000000
+DATA const_00000000<>+24(SB)/4, $0x00000000
+DATA const_00000000<>+28(SB)/4, $0x00000000
+DATA const_00000000<>+32(SB)/4, $0x00000000
+DATA const_00000000<>+36(SB)/4, $0x00000000
+DATA const_00000000<>+40(SB)/4, $0x00000000
+DATA const_00000000<>+44(SB)/4, $0x00000000
+DATA const_00000000<>+48(SB)/4, $0x00000000
+DATA const_00000000<>+52(SB)/4, $0x00000000
+DATA const_00000000<>+56(SB)/4, $0x00000000
+DATA const_00000000<>+60(SB)/4, $0x00000000
+GLOBL const_00000000<>(SB), RODATA|NOPTR, $64
+
+// func dotAVX512(lanes *[32]float32, a []float32, b []float32) (lanesTotal float32)
 // Requires: AVX, AVX512F, BMI2
-TEXT ·dotAVX512(SB), NOSPLIT, $0-56
+TEXT ·dotAVX512(SB), NOSPLIT, $0-60
 	MOVQ    lanes+0(FP), AX
 	MOVQ    a_base+8(FP), CX
 	MOVQ    a_len+16(FP), DX
 	MOVQ    b_base+32(FP), BX
 	XORQ    SI, SI
+	TESTQ   AX, AX
+	JNZ     continued
+	VMOVUPS const_00000000<>+0(SB), Z0
+	VMOVUPS const_00000000<>+0(SB), Z1
+	JMP     begun
+
+continued:
 	VMOVUPS (AX), Z0
 	VMOVUPS 64(AX), Z1
-	SUBQ    $+32, DX
-	JL      rest
+
+begun:
+	SUBQ $+32, DX
+	JL   rest
 
 loop:
 	VMOVUPS     (CX)(SI*1), Z2
@@ -86,22 +136,45 @@ rest:
 	VFMADD231PS Z3, Z2, Z1
 
 done:
+	TESTQ   AX, AX
+	JZ      total
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
+
+total:
+	VADDPS     Z0, Z1, Z0
+	VSHUFF32X4 $0x4e, Z0, Z0, Z1
+	VADDPS     Z0, Z1, Z0
+	VSHUFF32X4 $0xb1, Z0, Z0, Z1
+	VADDPS     Z0, Z1, Z0
+	VPERMILPS  $0x4e, Z0, Z1
+	VADDPS     Z0, Z1, Z0
+	VPERMILPS  $0xb1, Z0, Z1
+	VADDPS     Z0, Z1, Z0
+	VMOVSS     X0, lanesTotal+56(FP)
 	VZEROUPPER
 	RET
 
-// func devSqAVX512(lanes *[32]float32, x []float32, mean float32)
+// func devSqAVX512(lanes *[32]float32, x []float32, mean float32) (lanesTotal float32)
 // Requires: AVX, AVX512F, BMI2
-TEXT ·devSqAVX512(SB), NOSPLIT, $0-36
+TEXT ·devSqAVX512(SB), NOSPLIT, $0-44
 	MOVQ    lanes+0(FP), AX
 	MOVQ    x_base+8(FP), CX
 	MOVQ    x_len+16(FP), DX
 	XORQ    BX, BX
+	TESTQ   AX, AX
+	JNZ     continued
+	VMOVUPS const_00000000<>+0(SB), Z0
+	VMOVUPS const_00000000<>+0(SB), Z1
+	JMP     begun
+
+continued:
 	VMOVUPS (AX), Z0
 	VMOVUPS 64(AX), Z1
-	SUBQ    $+32, DX
-	JL      rest
+
+begun:
+	SUBQ $+32, DX
+	JL   rest
 
 loop:
 	VMOVUPS      (CX)(BX*1), Z2
@@ -138,22 +211,45 @@ rest:
 	VFMADD231PS  Z2, Z2, Z1
 
 done:
+	TESTQ   AX, AX
+	JZ      total
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
+
+total:
+	VADDPS     Z0, Z1, Z0
+	VSHUFF32X4 $0x4e, Z0, Z0, Z1
+	VADDPS     Z0, Z1, Z0
+	VSHUFF32X4 $0xb1, Z0, Z0, Z1
+	VADDPS     Z0, Z1, Z0
+	VPERMILPS  $0x4e, Z0, Z1
+	VADDPS     Z0, Z1, Z0
+	VPERMILPS  $0xb1, Z0, Z1
+	VADDPS     Z0, Z1, Z0
+	VMOVSS     X0, lanesTotal+40(FP)
 	VZEROUPPER
 	RET
 
-// func maxOfAVX512(lanes *[32]float32, x []float32)
+// func maxOfAVX512(lanes *[32]float32, x []float32) (lanesTotal float32)
 // Requires: AVX, AVX512F, BMI2
-TEXT ·maxOfAVX512(SB), NOSPLIT, $0-32
+TEXT ·maxOfAVX512(SB), NOSPLIT, $0-36
 	MOVQ    lanes+0(FP), AX
 	MOVQ    x_base+8(FP), CX
 	MOVQ    x_len+16(FP), DX
 	XORQ    BX, BX
+	TESTQ   AX, AX
+	JNZ     continued
+	VMOVUPS const_ff800000<>+0(SB), Z0
+	VMOVUPS const_ff800000<>+0(SB), Z1
+	JMP     begun
+
+continued:
 	VMOVUPS (AX), Z0
 	VMOVUPS 64(AX), Z1
-	SUBQ    $+32, DX
-	JL      rest
+
+begun:
+	SUBQ $+32, DX
+	JL   rest
 
 loop:
 	VMOVUPS   (CX)(BX*1), Z2
@@ -196,8 +292,32 @@ rest:
 	VMOVUPS   Z8, Z1
 
 done:
+	TESTQ   AX, AX
+	JZ      total
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
+
+total:
+	VCMPPS     $0x03, Z1, Z1, K1
+	VMAXPS     Z0, Z1, Z0
+	VBLENDMPS  Z1, Z0, K1, Z9
+	VSHUFF32X4 $0x4e, Z9, Z9, Z0
+	VCMPPS     $0x03, Z0, Z0, K1
+	VMAXPS     Z9, Z0, Z1
+	VBLENDMPS  Z0, Z1, K1, Z10
+	VSHUFF32X4 $0xb1, Z10, Z10, Z0
+	VCMPPS     $0x03, Z0, Z0, K1
+	VMAXPS     Z10, Z0, Z1
+	VBLENDMPS  Z0, Z1, K1, Z11
+	VPERMILPS  $0x4e, Z11, Z0
+	VCMPPS     $0x03, Z0, Z0, K1
+	VMAXPS     Z11, Z0, Z1
+	VBLENDMPS  Z0, Z1, K1, Z12
+	VPERMILPS  $0xb1, Z12, Z0
+	VCMPPS     $0x03, Z0, Z0, K1
+	VMAXPS     Z12, Z0, Z1
+	VBLENDMPS  Z0, Z1, K1, Z13
+	VMOVSS     X13, lanesTotal+32(FP)
 	VZEROUPPER
 	RET
 
@@ -218,60 +338,6 @@ DATA const_ff800000<>+52(SB)/4, $0xff800000
 DATA const_ff800000<>+56(SB)/4, $0xff800000
 DATA const_ff800000<>+60(SB)/4, $0xff800000
 GLOBL const_ff800000<>(SB), RODATA|NOPTR, $64
-
-// func combineAVX512(lanes *[32]float32) (ret float32)
-// Requires: AVX, SSE
-TEXT ·combineAVX512(SB), NOSPLIT, $0-12
-	MOVQ         lanes+0(FP), AX
-	VMOVUPS      (AX), Y0
-	VMOVUPS      32(AX), Y1
-	VMOVUPS      64(AX), Y2
-	VMOVUPS      96(AX), Y3
-	VADDPS       Y2, Y0, Y0
-	VADDPS       Y3, Y1, Y1
-	VADDPS       Y1, Y0, Y0
-	VEXTRACTF128 $0x01, Y0, X1
-	VADDPS       X1, X0, X0
-	VMOVHLPS     X0, X0, X1
-	VADDPS       X1, X0, X0
-	VMOVSHDUP    X0, X1
-	VADDPS       X1, X0, X0
-	MOVSS        X0, ret+8(FP)
-	VZEROUPPER
-	RET
-
-// func combineMaxAVX512(lanes *[32]float32) (ret float32)
-// Requires: AVX, SSE
-TEXT ·combineMaxAVX512(SB), NOSPLIT, $0-12
-	MOVQ         lanes+0(FP), AX
-	VMOVUPS      (AX), Y0
-	VMOVUPS      32(AX), Y1
-	VMOVUPS      64(AX), Y2
-	VMOVUPS      96(AX), Y3
-	VMAXPS       Y0, Y2, Y0
-	VCMPPS       $0x03, Y2, Y2, Y4
-	VBLENDVPS    Y4, Y2, Y0, Y0
-	VMAXPS       Y1, Y3, Y1
-	VCMPPS       $0x03, Y3, Y3, Y2
-	VBLENDVPS    Y2, Y3, Y1, Y1
-	VMAXPS       Y0, Y1, Y0
-	VCMPPS       $0x03, Y1, Y1, Y2
-	VBLENDVPS    Y2, Y1, Y0, Y0
-	VEXTRACTF128 $0x01, Y0, X1
-	VMAXPS       X0, X1, X0
-	VCMPPS       $0x03, X1, X1, X2
-	VBLENDVPS    X2, X1, X0, X0
-	VMOVHLPS     X0, X0, X1
-	VMAXPS       X0, X1, X0
-	VCMPPS       $0x03, X1, X1, X2
-	VBLENDVPS    X2, X1, X0, X0
-	VMOVSHDUP    X0, X1
-	VMAXPS       X0, X1, X0
-	VCMPPS       $0x03, X1, X1, X2
-	VBLENDVPS    X2, X1, X0, X0
-	MOVSS        X0, ret+8(FP)
-	VZEROUPPER
-	RET
 
 // func sumSq64AVX512(lanes *[32]float64, x []float32)
 // Requires: AVX, AVX512F
@@ -329,19 +395,30 @@ loop:
 	VZEROUPPER
 	RET
 
-// func sumAVX2(lanes *[32]float32, x []float32)
+// func sumAVX2(lanes *[32]float32, x []float32) (lanesTotal float32)
 // Requires: AVX
-TEXT ·sumAVX2(SB), NOSPLIT, $0-32
+TEXT ·sumAVX2(SB), NOSPLIT, $0-36
 	MOVQ    lanes+0(FP), AX
 	MOVQ    x_base+8(FP), CX
 	MOVQ    x_len+16(FP), DX
 	XORQ    BX, BX
+	TESTQ   AX, AX
+	JNZ     continued
+	VMOVUPS const_00000000<>+0(SB), Y0
+	VMOVUPS const_00000000<>+0(SB), Y1
+	VMOVUPS const_00000000<>+0(SB), Y2
+	VMOVUPS const_00000000<>+0(SB), Y3
+	JMP     begun
+
+continued:
 	VMOVUPS (AX), Y0
 	VMOVUPS 32(AX), Y1
 	VMOVUPS 64(AX), Y2
 	VMOVUPS 96(AX), Y3
-	SUBQ    $+32, DX
-	JL      rest
+
+begun:
+	SUBQ $+32, DX
+	JL   rest
 
 loop:
 	VMOVUPS (CX)(BX*1), Y4
@@ -384,10 +461,24 @@ rest:
 	VADDPS     Y4, Y3, Y3
 
 done:
+	TESTQ   AX, AX
+	JZ      total
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
 	VMOVUPS Y2, 64(AX)
 	VMOVUPS Y3, 96(AX)
+
+total:
+	VADDPS     Y0, Y2, Y0
+	VADDPS     Y1, Y3, Y1
+	VADDPS     Y0, Y1, Y0
+	VPERM2F128 $0x01, Y0, Y0, Y1
+	VADDPS     Y0, Y1, Y0
+	VPERMILPS  $0x4e, Y0, Y1
+	VADDPS     Y0, Y1, Y0
+	VPERMILPS  $0xb1, Y0, Y1
+	VADDPS     Y0, Y1, Y0
+	VMOVSS     X0, lanesTotal+32(FP)
 	VZEROUPPER
 	RET
 
@@ -457,20 +548,31 @@ DATA tail_masks<>+248(SB)/4, $0x00000000
 DATA tail_masks<>+252(SB)/4, $0x00000000
 GLOBL tail_masks<>(SB), RODATA|NOPTR, $256
 
-// func dotAVX2(lanes *[32]float32, a []float32, b []float32)
+// func dotAVX2(lanes *[32]float32, a []float32, b []float32) (lanesTotal float32)
 // Requires: AVX, FMA3
-TEXT ·dotAVX2(SB), NOSPLIT, $0-56
+TEXT ·dotAVX2(SB), NOSPLIT, $0-60
 	MOVQ    lanes+0(FP), AX
 	MOVQ    a_base+8(FP), CX
 	MOVQ    a_len+16(FP), DX
 	MOVQ    b_base+32(FP), BX
 	XORQ    SI, SI
+	TESTQ   AX, AX
+	JNZ     continued
+	VMOVUPS const_00000000<>+0(SB), Y0
+	VMOVUPS const_00000000<>+0(SB), Y1
+	VMOVUPS const_00000000<>+0(SB), Y2
+	VMOVUPS const_00000000<>+0(SB), Y3
+	JMP     begun
+
+continued:
 	VMOVUPS (AX), Y0
 	VMOVUPS 32(AX), Y1
 	VMOVUPS 64(AX), Y2
 	VMOVUPS 96(AX), Y3
-	SUBQ    $+32, DX
-	JL      rest
+
+begun:
+	SUBQ $+32, DX
+	JL   rest
 
 loop:
 	VMOVUPS     (CX)(SI*1), Y4
@@ -537,26 +639,51 @@ rest:
 	VFMADD231PS Y5, Y4, Y3
 
 done:
+	TESTQ   AX, AX
+	JZ      total
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
 	VMOVUPS Y2, 64(AX)
 	VMOVUPS Y3, 96(AX)
+
+total:
+	VADDPS     Y0, Y2, Y0
+	VADDPS     Y1, Y3, Y1
+	VADDPS     Y0, Y1, Y0
+	VPERM2F128 $0x01, Y0, Y0, Y1
+	VADDPS     Y0, Y1, Y0
+	VPERMILPS  $0x4e, Y0, Y1
+	VADDPS     Y0, Y1, Y0
+	VPERMILPS  $0xb1, Y0, Y1
+	VADDPS     Y0, Y1, Y0
+	VMOVSS     X0, lanesTotal+56(FP)
 	VZEROUPPER
 	RET
 
-// func devSqAVX2(lanes *[32]float32, x []float32, mean float32)
+// func devSqAVX2(lanes *[32]float32, x []float32, mean float32) (lanesTotal float32)
 // Requires: AVX, FMA3
-TEXT ·devSqAVX2(SB), NOSPLIT, $0-36
+TEXT ·devSqAVX2(SB), NOSPLIT, $0-44
 	MOVQ    lanes+0(FP), AX
 	MOVQ    x_base+8(FP), CX
 	MOVQ    x_len+16(FP), DX
 	XORQ    BX, BX
+	TESTQ   AX, AX
+	JNZ     continued
+	VMOVUPS const_00000000<>+0(SB), Y0
+	VMOVUPS const_00000000<>+0(SB), Y1
+	VMOVUPS const_00000000<>+0(SB), Y2
+	VMOVUPS const_00000000<>+0(SB), Y3
+	JMP     begun
+
+continued:
 	VMOVUPS (AX), Y0
 	VMOVUPS 32(AX), Y1
 	VMOVUPS 64(AX), Y2
 	VMOVUPS 96(AX), Y3
-	SUBQ    $+32, DX
-	JL      rest
+
+begun:
+	SUBQ $+32, DX
+	JL   rest
 
 loop:
 	VMOVUPS      (CX)(BX*1), Y4
@@ -635,26 +762,51 @@ rest:
 	VFMADD231PS  Y4, Y4, Y3
 
 done:
+	TESTQ   AX, AX
+	JZ      total
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
 	VMOVUPS Y2, 64(AX)
 	VMOVUPS Y3, 96(AX)
+
+total:
+	VADDPS     Y0, Y2, Y0
+	VADDPS     Y1, Y3, Y1
+	VADDPS     Y0, Y1, Y0
+	VPERM2F128 $0x01, Y0, Y0, Y1
+	VADDPS     Y0, Y1, Y0
+	VPERMILPS  $0x4e, Y0, Y1
+	VADDPS     Y0, Y1, Y0
+	VPERMILPS  $0xb1, Y0, Y1
+	VADDPS     Y0, Y1, Y0
+	VMOVSS     X0, lanesTotal+40(FP)
 	VZEROUPPER
 	RET
 
-// func maxOfAVX2(lanes *[32]float32, x []float32)
+// func maxOfAVX2(lanes *[32]float32, x []float32) (lanesTotal float32)
 // Requires: AVX
-TEXT ·maxOfAVX2(SB), NOSPLIT, $0-32
+TEXT ·maxOfAVX2(SB), NOSPLIT, $0-36
 	MOVQ    lanes+0(FP), AX
 	MOVQ    x_base+8(FP), CX
 	MOVQ    x_len+16(FP), DX
 	XORQ    BX, BX
+	TESTQ   AX, AX
+	JNZ     continued
+	VMOVUPS const_ff800000<>+0(SB), Y0
+	VMOVUPS const_ff800000<>+0(SB), Y1
+	VMOVUPS const_ff800000<>+0(SB), Y2
+	VMOVUPS const_ff800000<>+0(SB), Y3
+	JMP     begun
+
+continued:
 	VMOVUPS (AX), Y0
 	VMOVUPS 32(AX), Y1
 	VMOVUPS 64(AX), Y2
 	VMOVUPS 96(AX), Y3
-	SUBQ    $+32, DX
-	JL      rest
+
+begun:
+	SUBQ $+32, DX
+	JL   rest
 
 loop:
 	VMOVUPS   (CX)(BX*1), Y4
@@ -745,64 +897,36 @@ rest:
 	VMOVUPS    Y3, Y3
 
 done:
+	TESTQ   AX, AX
+	JZ      total
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
 	VMOVUPS Y2, 64(AX)
 	VMOVUPS Y3, 96(AX)
-	VZEROUPPER
-	RET
 
-// func combineAVX2(lanes *[32]float32) (ret float32)
-// Requires: AVX, SSE
-TEXT ·combineAVX2(SB), NOSPLIT, $0-12
-	MOVQ         lanes+0(FP), AX
-	VMOVUPS      (AX), Y0
-	VMOVUPS      32(AX), Y1
-	VMOVUPS      64(AX), Y2
-	VMOVUPS      96(AX), Y3
-	VADDPS       Y2, Y0, Y0
-	VADDPS       Y3, Y1, Y1
-	VADDPS       Y1, Y0, Y0
-	VEXTRACTF128 $0x01, Y0, X1
-	VADDPS       X1, X0, X0
-	VMOVHLPS     X0, X0, X1
-	VADDPS       X1, X0, X0
-	VMOVSHDUP    X0, X1
-	VADDPS       X1, X0, X0
-	MOVSS        X0, ret+8(FP)
-	VZEROUPPER
-	RET
-
-// func combineMaxAVX2(lanes *[32]float32) (ret float32)
-// Requires: AVX, SSE
-TEXT ·combineMaxAVX2(SB), NOSPLIT, $0-12
-	MOVQ         lanes+0(FP), AX
-	VMOVUPS      (AX), Y0
-	VMOVUPS      32(AX), Y1
-	VMOVUPS      64(AX), Y2
-	VMOVUPS      96(AX), Y3
-	VMAXPS       Y0, Y2, Y0
-	VCMPPS       $0x03, Y2, Y2, Y4
-	VBLENDVPS    Y4, Y2, Y0, Y0
-	VMAXPS       Y1, Y3, Y1
-	VCMPPS       $0x03, Y3, Y3, Y2
-	VBLENDVPS    Y2, Y3, Y1, Y1
-	VMAXPS       Y0, Y1, Y0
-	VCMPPS       $0x03, Y1, Y1, Y2
-	VBLENDVPS    Y2, Y1, Y0, Y0
-	VEXTRACTF128 $0x01, Y0, X1
-	VMAXPS       X0, X1, X0
-	VCMPPS       $0x03, X1, X1, X2
-	VBLENDVPS    X2, X1, X0, X0
-	VMOVHLPS     X0, X0, X1
-	VMAXPS       X0, X1, X0
-	VCMPPS       $0x03, X1, X1, X2
-	VBLENDVPS    X2, X1, X0, X0
-	VMOVSHDUP    X0, X1
-	VMAXPS       X0, X1, X0
-	VCMPPS       $0x03, X1, X1, X2
-	VBLENDVPS    X2, X1, X0, X0
-	MOVSS        X0, ret+8(FP)
+total:
+	VCMPPS     $0x03, Y2, Y2, Y4
+	VMAXPS     Y0, Y2, Y0
+	VBLENDVPS  Y4, Y2, Y0, Y0
+	VCMPPS     $0x03, Y3, Y3, Y2
+	VMAXPS     Y1, Y3, Y1
+	VBLENDVPS  Y2, Y3, Y1, Y1
+	VCMPPS     $0x03, Y1, Y1, Y2
+	VMAXPS     Y0, Y1, Y0
+	VBLENDVPS  Y2, Y1, Y0, Y0
+	VPERM2F128 $0x01, Y0, Y0, Y1
+	VCMPPS     $0x03, Y1, Y1, Y2
+	VMAXPS     Y0, Y1, Y0
+	VBLENDVPS  Y2, Y1, Y0, Y0
+	VPERMILPS  $0x4e, Y0, Y1
+	VCMPPS     $0x03, Y1, Y1, Y2
+	VMAXPS     Y0, Y1, Y0
+	VBLENDVPS  Y2, Y1, Y0, Y0
+	VPERMILPS  $0xb1, Y0, Y1
+	VCMPPS     $0x03, Y1, Y1, Y2
+	VMAXPS     Y0, Y1, Y0
+	VBLENDVPS  Y2, Y1, Y0, Y0
+	VMOVSS     X0, lanesTotal+32(FP)
 	VZEROUPPER
 	RET
 

@@ -3,10 +3,10 @@
 package vec
 
 //go:noescape
-func expSumAVX512(lanes *[32]float32, dst []float32, x []float32, top float32, scale float32)
+func expSumAVX512(lanes *[32]float32, dst []float32, x []float32, top float32, scale float32) (lanesTotal float32)
 
 //go:noescape
-func expTotalAVX512(lanes *[32]float32, x []float32, top float32)
+func expTotalAVX512(lanes *[32]float32, x []float32, top float32) (lanesTotal float32)
 
 //go:noescape
 func expScaleAVX512(dst []float32, x []float32, lse float32, scale float32)
@@ -24,13 +24,13 @@ func normScaleAVX512(dst []float32, x []float32, w []float32, mean float32, rstd
 func normAffineAVX512(dst []float32, x []float32, w []float32, b []float32, mean float32, rstd float32)
 
 //go:noescape
-func normGradSumsAVX512(s *[32]float32, t *[32]float32, dy []float32, x []float32, mean float32, rstd float32)
+func normGradSumsAVX512(s *[32]float32, t *[32]float32, dy []float32, x []float32, mean float32, rstd float32) (sTotal float32, tTotal float32)
 
 //go:noescape
 func normGradAVX512(dst []float32, dy []float32, x []float32, mean float32, rstd float32, c1 float32, c2 float32)
 
 //go:noescape
-func normGradSumsScaledAVX512(s *[32]float32, t *[32]float32, dy []float32, x []float32, w []float32, mean float32, rstd float32)
+func normGradSumsScaledAVX512(s *[32]float32, t *[32]float32, dy []float32, x []float32, w []float32, mean float32, rstd float32) (sTotal float32, tTotal float32)
 
 //go:noescape
 func normGradScaledAVX512(dst []float32, dy []float32, x []float32, w []float32, mean float32, rstd float32, c1 float32, c2 float32)
@@ -39,10 +39,10 @@ func normGradScaledAVX512(dst []float32, dy []float32, x []float32, w []float32,
 func normGradWeightAVX512(dw []float32, dy []float32, x []float32, mean float32, rstd float32)
 
 //go:noescape
-func expSumAVX2(lanes *[32]float32, dst []float32, x []float32, top float32, scale float32)
+func expSumAVX2(lanes *[32]float32, dst []float32, x []float32, top float32, scale float32) (lanesTotal float32)
 
 //go:noescape
-func expTotalAVX2(lanes *[32]float32, x []float32, top float32)
+func expTotalAVX2(lanes *[32]float32, x []float32, top float32) (lanesTotal float32)
 
 //go:noescape
 func expScaleAVX2(dst []float32, x []float32, lse float32, scale float32)
@@ -60,13 +60,13 @@ func normScaleAVX2(dst []float32, x []float32, w []float32, mean float32, rstd f
 func normAffineAVX2(dst []float32, x []float32, w []float32, b []float32, mean float32, rstd float32)
 
 //go:noescape
-func normGradSumsAVX2(s *[32]float32, t *[32]float32, dy []float32, x []float32, mean float32, rstd float32)
+func normGradSumsAVX2(s *[32]float32, t *[32]float32, dy []float32, x []float32, mean float32, rstd float32) (sTotal float32, tTotal float32)
 
 //go:noescape
 func normGradAVX2(dst []float32, dy []float32, x []float32, mean float32, rstd float32, c1 float32, c2 float32)
 
 //go:noescape
-func normGradSumsScaledAVX2(s *[32]float32, t *[32]float32, dy []float32, x []float32, w []float32, mean float32, rstd float32)
+func normGradSumsScaledAVX2(s *[32]float32, t *[32]float32, dy []float32, x []float32, w []float32, mean float32, rstd float32) (sTotal float32, tTotal float32)
 
 //go:noescape
 func normGradScaledAVX2(dst []float32, dy []float32, x []float32, w []float32, mean float32, rstd float32, c1 float32, c2 float32)

@@ -2,18 +2,27 @@
 
 #include "textflag.h"
 
-// func expSumAVX512(lanes *[32]float32, dst []float32, x []float32, top float32, scale float32)
+// func expSumAVX512(lanes *[32]float32, dst []float32, x []float32, top float32, scale float32) (lanesTotal float32)
 // Requires: AVX, AVX512F, BMI2
-TEXT ·expSumAVX512(SB), NOSPLIT, $0-64
+TEXT ·expSumAVX512(SB), NOSPLIT, $0-68
 	MOVQ    lanes+0(FP), AX
 	MOVQ    dst_base+8(FP), CX
 	MOVQ    dst_len+16(FP), DX
 	MOVQ    x_base+32(FP), BX
 	XORQ    SI, SI
+	TESTQ   AX, AX
+	JNZ     continued
+	VMOVUPS const_00000000<>+0(SB), Z0
+	VMOVUPS const_00000000<>+0(SB), Z1
+	JMP     begun
+
+continued:
 	VMOVUPS (AX), Z0
 	VMOVUPS 64(AX), Z1
-	SUBQ    $+32, DX
-	JL      rest
+
+begun:
+	SUBQ $+32, DX
+	JL   rest
 
 loop:
 	VMOVUPS      (BX)(SI*1), Z2
@@ -138,10 +147,42 @@ rest:
 	VADDPS       Z2, Z1, Z1
 
 done:
+	TESTQ   AX, AX
+	JZ      total
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
+
+total:
+	VADDPS     Z0, Z1, Z0
+	VSHUFF32X4 $0x4e, Z0, Z0, Z1
+	VADDPS     Z0, Z1, Z0
+	VSHUFF32X4 $0xb1, Z0, Z0, Z1
+	VADDPS     Z0, Z1, Z0
+	VPERMILPS  $0x4e, Z0, Z1
+	VADDPS     Z0, Z1, Z0
+	VPERMILPS  $0xb1, Z0, Z1
+	VADDPS     Z0, Z1, Z0
+	VMOVSS     X0, lanesTotal+64(FP)
 	VZEROUPPER
 	RET
+
+DATA const_00000000<>+0(SB)/4, $0x00000000
+DATA const_00000000<>+4(SB)/4, $0x00000000
+DATA const_00000000<>+8(SB)/4, $0x00000000
+DATA const_00000000<>+12(SB)/4, $0x00000000
+DATA const_00000000<>+16(SB)/4, $0x00000000
+DATA const_00000000<>+20(SB)/4, $0x00000000
+DATA const_00000000<>+24(SB)/4, $0x00000000
+DATA const_00000000<>+28(SB)/4, $0x00000000
+DATA const_00000000<>+32(SB)/4, $0x00000000
+DATA const_00000000<>+36(SB)/4, $0x00000000
+DATA const_00000000<>+40(SB)/4, $0x00000000
+DATA const_00000000<>+44(SB)/4, $0x00000000
+DATA const_00000000<>+48(SB)/4, $0x00000000
+DATA const_00000000<>+52(SB)/4, $0x00000000
+DATA const_00000000<>+56(SB)/4, $0x00000000
+DATA const_00000000<>+60(SB)/4, $0x00000000
+GLOBL const_00000000<>(SB), RODATA|NOPTR, $64
 
 DATA const_c2d00000<>+0(SB)/4, $0xc2d00000
 DATA const_c2d00000<>+4(SB)/4, $0xc2d00000
@@ -377,17 +418,26 @@ DATA const_3f800000<>+56(SB)/4, $0x3f800000
 DATA const_3f800000<>+60(SB)/4, $0x3f800000
 GLOBL const_3f800000<>(SB), RODATA|NOPTR, $64
 
-// func expTotalAVX512(lanes *[32]float32, x []float32, top float32)
+// func expTotalAVX512(lanes *[32]float32, x []float32, top float32) (lanesTotal float32)
 // Requires: AVX, AVX512F, BMI2
-TEXT ·expTotalAVX512(SB), NOSPLIT, $0-36
+TEXT ·expTotalAVX512(SB), NOSPLIT, $0-44
 	MOVQ    lanes+0(FP), AX
 	MOVQ    x_base+8(FP), CX
 	MOVQ    x_len+16(FP), DX
 	XORQ    BX, BX
+	TESTQ   AX, AX
+	JNZ     continued
+	VMOVUPS const_00000000<>+0(SB), Z0
+	VMOVUPS const_00000000<>+0(SB), Z1
+	JMP     begun
+
+continued:
 	VMOVUPS (AX), Z0
 	VMOVUPS 64(AX), Z1
-	SUBQ    $+32, DX
-	JL      rest
+
+begun:
+	SUBQ $+32, DX
+	JL   rest
 
 loop:
 	VMOVUPS      (CX)(BX*1), Z2
@@ -500,8 +550,22 @@ rest:
 	VADDPS       Z2, Z1, Z1
 
 done:
+	TESTQ   AX, AX
+	JZ      total
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
+
+total:
+	VADDPS     Z0, Z1, Z0
+	VSHUFF32X4 $0x4e, Z0, Z0, Z1
+	VADDPS     Z0, Z1, Z0
+	VSHUFF32X4 $0xb1, Z0, Z0, Z1
+	VADDPS     Z0, Z1, Z0
+	VPERMILPS  $0x4e, Z0, Z1
+	VADDPS     Z0, Z1, Z0
+	VPERMILPS  $0xb1, Z0, Z1
+	VADDPS     Z0, Z1, Z0
+	VMOVSS     X0, lanesTotal+40(FP)
 	VZEROUPPER
 	RET
 
@@ -853,21 +917,32 @@ done:
 	VZEROUPPER
 	RET
 
-// func normGradSumsAVX512(s *[32]float32, t *[32]float32, dy []float32, x []float32, mean float32, rstd float32)
+// func normGradSumsAVX512(s *[32]float32, t *[32]float32, dy []float32, x []float32, mean float32, rstd float32) (sTotal float32, tTotal float32)
 // Requires: AVX, AVX512F, BMI2
-TEXT ·normGradSumsAVX512(SB), NOSPLIT, $0-72
+TEXT ·normGradSumsAVX512(SB), NOSPLIT, $0-80
 	MOVQ    s+0(FP), AX
 	MOVQ    t+8(FP), CX
 	MOVQ    dy_base+16(FP), DX
 	MOVQ    dy_len+24(FP), BX
 	MOVQ    x_base+40(FP), SI
 	XORQ    DI, DI
+	TESTQ   AX, AX
+	JNZ     continued
+	VMOVUPS const_00000000<>+0(SB), Z0
+	VMOVUPS const_00000000<>+0(SB), Z1
+	VMOVUPS const_00000000<>+0(SB), Z2
+	VMOVUPS const_00000000<>+0(SB), Z3
+	JMP     begun
+
+continued:
 	VMOVUPS (AX), Z0
 	VMOVUPS 64(AX), Z1
 	VMOVUPS (CX), Z2
 	VMOVUPS 64(CX), Z3
-	SUBQ    $+32, BX
-	JL      rest
+
+begun:
+	SUBQ $+32, BX
+	JL   rest
 
 loop:
 	VMOVUPS      (DX)(DI*1), Z4
@@ -920,10 +995,34 @@ rest:
 	VFMADD231PS  Z5, Z4, Z3
 
 done:
+	TESTQ   AX, AX
+	JZ      total
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
 	VMOVUPS Z2, (CX)
 	VMOVUPS Z3, 64(CX)
+
+total:
+	VADDPS     Z0, Z1, Z0
+	VSHUFF32X4 $0x4e, Z0, Z0, Z1
+	VADDPS     Z0, Z1, Z0
+	VSHUFF32X4 $0xb1, Z0, Z0, Z1
+	VADDPS     Z0, Z1, Z0
+	VPERMILPS  $0x4e, Z0, Z1
+	VADDPS     Z0, Z1, Z0
+	VPERMILPS  $0xb1, Z0, Z1
+	VADDPS     Z0, Z1, Z0
+	VMOVSS     X0, sTotal+72(FP)
+	VADDPS     Z2, Z3, Z0
+	VSHUFF32X4 $0x4e, Z0, Z0, Z1
+	VADDPS     Z0, Z1, Z0
+	VSHUFF32X4 $0xb1, Z0, Z0, Z1
+	VADDPS     Z0, Z1, Z0
+	VPERMILPS  $0x4e, Z0, Z1
+	VADDPS     Z0, Z1, Z0
+	VPERMILPS  $0xb1, Z0, Z1
+	VADDPS     Z0, Z1, Z0
+	VMOVSS     X0, tTotal+76(FP)
 	VZEROUPPER
 	RET
 
@@ -980,9 +1079,9 @@ done:
 	VZEROUPPER
 	RET
 
-// func normGradSumsScaledAVX512(s *[32]float32, t *[32]float32, dy []float32, x []float32, w []float32, mean float32, rstd float32)
+// func normGradSumsScaledAVX512(s *[32]float32, t *[32]float32, dy []float32, x []float32, w []float32, mean float32, rstd float32) (sTotal float32, tTotal float32)
 // Requires: AVX, AVX512F, BMI2
-TEXT ·normGradSumsScaledAVX512(SB), NOSPLIT, $0-96
+TEXT ·normGradSumsScaledAVX512(SB), NOSPLIT, $0-104
 	MOVQ    s+0(FP), AX
 	MOVQ    t+8(FP), CX
 	MOVQ    dy_base+16(FP), DX
@@ -990,12 +1089,23 @@ TEXT ·normGradSumsScaledAVX512(SB), NOSPLIT, $0-96
 	MOVQ    x_base+40(FP), SI
 	MOVQ    w_base+64(FP), DI
 	XORQ    R8, R8
+	TESTQ   AX, AX
+	JNZ     continued
+	VMOVUPS const_00000000<>+0(SB), Z0
+	VMOVUPS const_00000000<>+0(SB), Z1
+	VMOVUPS const_00000000<>+0(SB), Z2
+	VMOVUPS const_00000000<>+0(SB), Z3
+	JMP     begun
+
+continued:
 	VMOVUPS (AX), Z0
 	VMOVUPS 64(AX), Z1
 	VMOVUPS (CX), Z2
 	VMOVUPS 64(CX), Z3
-	SUBQ    $+32, BX
-	JL      rest
+
+begun:
+	SUBQ $+32, BX
+	JL   rest
 
 loop:
 	VMOVUPS      (DX)(R8*1), Z4
@@ -1056,10 +1166,34 @@ rest:
 	VFMADD231PS  Z5, Z4, Z3
 
 done:
+	TESTQ   AX, AX
+	JZ      total
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
 	VMOVUPS Z2, (CX)
 	VMOVUPS Z3, 64(CX)
+
+total:
+	VADDPS     Z0, Z1, Z0
+	VSHUFF32X4 $0x4e, Z0, Z0, Z1
+	VADDPS     Z0, Z1, Z0
+	VSHUFF32X4 $0xb1, Z0, Z0, Z1
+	VADDPS     Z0, Z1, Z0
+	VPERMILPS  $0x4e, Z0, Z1
+	VADDPS     Z0, Z1, Z0
+	VPERMILPS  $0xb1, Z0, Z1
+	VADDPS     Z0, Z1, Z0
+	VMOVSS     X0, sTotal+96(FP)
+	VADDPS     Z2, Z3, Z0
+	VSHUFF32X4 $0x4e, Z0, Z0, Z1
+	VADDPS     Z0, Z1, Z0
+	VSHUFF32X4 $0xb1, Z0, Z0, Z1
+	VADDPS     Z0, Z1, Z0
+	VPERMILPS  $0x4e, Z0, Z1
+	VADDPS     Z0, Z1, Z0
+	VPERMILPS  $0xb1, Z0, Z1
+	VADDPS     Z0, Z1, Z0
+	VMOVSS     X0, tTotal+100(FP)
 	VZEROUPPER
 	RET
 
@@ -1194,20 +1328,31 @@ done:
 	VZEROUPPER
 	RET
 
-// func expSumAVX2(lanes *[32]float32, dst []float32, x []float32, top float32, scale float32)
+// func expSumAVX2(lanes *[32]float32, dst []float32, x []float32, top float32, scale float32) (lanesTotal float32)
 // Requires: AVX, AVX2, FMA3
-TEXT ·expSumAVX2(SB), NOSPLIT, $0-64
+TEXT ·expSumAVX2(SB), NOSPLIT, $0-68
 	MOVQ    lanes+0(FP), AX
 	MOVQ    dst_base+8(FP), CX
 	MOVQ    dst_len+16(FP), DX
 	MOVQ    x_base+32(FP), BX
 	XORQ    SI, SI
+	TESTQ   AX, AX
+	JNZ     continued
+	VMOVUPS const_00000000<>+0(SB), Y0
+	VMOVUPS const_00000000<>+0(SB), Y1
+	VMOVUPS const_00000000<>+0(SB), Y2
+	VMOVUPS const_00000000<>+0(SB), Y3
+	JMP     begun
+
+continued:
 	VMOVUPS (AX), Y0
 	VMOVUPS 32(AX), Y1
 	VMOVUPS 64(AX), Y2
 	VMOVUPS 96(AX), Y3
-	SUBQ    $+32, DX
-	JL      rest
+
+begun:
+	SUBQ $+32, DX
+	JL   rest
 
 loop:
 	VMOVUPS      (BX)(SI*1), Y4
@@ -1542,10 +1687,24 @@ rest:
 	VADDPS       Y4, Y3, Y3
 
 done:
+	TESTQ   AX, AX
+	JZ      total
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
 	VMOVUPS Y2, 64(AX)
 	VMOVUPS Y3, 96(AX)
+
+total:
+	VADDPS     Y0, Y2, Y0
+	VADDPS     Y1, Y3, Y1
+	VADDPS     Y0, Y1, Y0
+	VPERM2F128 $0x01, Y0, Y0, Y1
+	VADDPS     Y0, Y1, Y0
+	VPERMILPS  $0x4e, Y0, Y1
+	VADDPS     Y0, Y1, Y0
+	VPERMILPS  $0xb1, Y0, Y1
+	VADDPS     Y0, Y1, Y0
+	VMOVSS     X0, lanesTotal+64(FP)
 	VZEROUPPER
 	RET
 
@@ -1633,19 +1792,30 @@ DATA tail_masks<>+248(SB)/4, $0x00000000
 DATA tail_masks<>+252(SB)/4, $0x00000000
 GLOBL tail_masks<>(SB), RODATA|NOPTR, $256
 
-// func expTotalAVX2(lanes *[32]float32, x []float32, top float32)
+// func expTotalAVX2(lanes *[32]float32, x []float32, top float32) (lanesTotal float32)
 // Requires: AVX, AVX2, FMA3
-TEXT ·expTotalAVX2(SB), NOSPLIT, $0-36
+TEXT ·expTotalAVX2(SB), NOSPLIT, $0-44
 	MOVQ    lanes+0(FP), AX
 	MOVQ    x_base+8(FP), CX
 	MOVQ    x_len+16(FP), DX
 	XORQ    BX, BX
+	TESTQ   AX, AX
+	JNZ     continued
+	VMOVUPS const_00000000<>+0(SB), Y0
+	VMOVUPS const_00000000<>+0(SB), Y1
+	VMOVUPS const_00000000<>+0(SB), Y2
+	VMOVUPS const_00000000<>+0(SB), Y3
+	JMP     begun
+
+continued:
 	VMOVUPS (AX), Y0
 	VMOVUPS 32(AX), Y1
 	VMOVUPS 64(AX), Y2
 	VMOVUPS 96(AX), Y3
-	SUBQ    $+32, DX
-	JL      rest
+
+begun:
+	SUBQ $+32, DX
+	JL   rest
 
 loop:
 	VMOVUPS      (CX)(BX*1), Y4
@@ -1940,10 +2110,24 @@ rest:
 	VADDPS       Y4, Y3, Y3
 
 done:
+	TESTQ   AX, AX
+	JZ      total
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
 	VMOVUPS Y2, 64(AX)
 	VMOVUPS Y3, 96(AX)
+
+total:
+	VADDPS     Y0, Y2, Y0
+	VADDPS     Y1, Y3, Y1
+	VADDPS     Y0, Y1, Y0
+	VPERM2F128 $0x01, Y0, Y0, Y1
+	VADDPS     Y0, Y1, Y0
+	VPERMILPS  $0x4e, Y0, Y1
+	VADDPS     Y0, Y1, Y0
+	VPERMILPS  $0xb1, Y0, Y1
+	VADDPS     Y0, Y1, Y0
+	VMOVSS     X0, lanesTotal+40(FP)
 	VZEROUPPER
 	RET
 
@@ -2347,15 +2531,28 @@ done:
 	VZEROUPPER
 	RET
 
-// func normGradSumsAVX2(s *[32]float32, t *[32]float32, dy []float32, x []float32, mean float32, rstd float32)
+// func normGradSumsAVX2(s *[32]float32, t *[32]float32, dy []float32, x []float32, mean float32, rstd float32) (sTotal float32, tTotal float32)
 // Requires: AVX, FMA3
-TEXT ·normGradSumsAVX2(SB), NOSPLIT, $0-72
+TEXT ·normGradSumsAVX2(SB), NOSPLIT, $0-80
 	MOVQ    s+0(FP), AX
 	MOVQ    t+8(FP), CX
 	MOVQ    dy_base+16(FP), DX
 	MOVQ    dy_len+24(FP), BX
 	MOVQ    x_base+40(FP), SI
 	XORQ    DI, DI
+	TESTQ   AX, AX
+	JNZ     continued
+	VMOVUPS const_00000000<>+0(SB), Y0
+	VMOVUPS const_00000000<>+0(SB), Y1
+	VMOVUPS const_00000000<>+0(SB), Y2
+	VMOVUPS const_00000000<>+0(SB), Y3
+	VMOVUPS const_00000000<>+0(SB), Y4
+	VMOVUPS const_00000000<>+0(SB), Y5
+	VMOVUPS const_00000000<>+0(SB), Y6
+	VMOVUPS const_00000000<>+0(SB), Y7
+	JMP     begun
+
+continued:
 	VMOVUPS (AX), Y0
 	VMOVUPS 32(AX), Y1
 	VMOVUPS 64(AX), Y2
@@ -2364,8 +2561,10 @@ TEXT ·normGradSumsAVX2(SB), NOSPLIT, $0-72
 	VMOVUPS 32(CX), Y5
 	VMOVUPS 64(CX), Y6
 	VMOVUPS 96(CX), Y7
-	SUBQ    $+32, BX
-	JL      rest
+
+begun:
+	SUBQ $+32, BX
+	JL   rest
 
 loop:
 	VMOVUPS      (DX)(DI*1), Y8
@@ -2492,6 +2691,8 @@ rest:
 	VFMADD231PS  Y9, Y8, Y7
 
 done:
+	TESTQ   AX, AX
+	JZ      total
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
 	VMOVUPS Y2, 64(AX)
@@ -2500,6 +2701,28 @@ done:
 	VMOVUPS Y5, 32(CX)
 	VMOVUPS Y6, 64(CX)
 	VMOVUPS Y7, 96(CX)
+
+total:
+	VADDPS     Y0, Y2, Y0
+	VADDPS     Y1, Y3, Y1
+	VADDPS     Y0, Y1, Y0
+	VPERM2F128 $0x01, Y0, Y0, Y1
+	VADDPS     Y0, Y1, Y0
+	VPERMILPS  $0x4e, Y0, Y1
+	VADDPS     Y0, Y1, Y0
+	VPERMILPS  $0xb1, Y0, Y1
+	VADDPS     Y0, Y1, Y0
+	VMOVSS     X0, sTotal+72(FP)
+	VADDPS     Y4, Y6, Y0
+	VADDPS     Y5, Y7, Y1
+	VADDPS     Y0, Y1, Y0
+	VPERM2F128 $0x01, Y0, Y0, Y1
+	VADDPS     Y0, Y1, Y0
+	VPERMILPS  $0x4e, Y0, Y1
+	VADDPS     Y0, Y1, Y0
+	VPERMILPS  $0xb1, Y0, Y1
+	VADDPS     Y0, Y1, Y0
+	VMOVSS     X0, tTotal+76(FP)
 	VZEROUPPER
 	RET
 
@@ -2564,9 +2787,9 @@ done:
 	VZEROUPPER
 	RET
 
-// func normGradSumsScaledAVX2(s *[32]float32, t *[32]float32, dy []float32, x []float32, w []float32, mean float32, rstd float32)
+// func normGradSumsScaledAVX2(s *[32]float32, t *[32]float32, dy []float32, x []float32, w []float32, mean float32, rstd float32) (sTotal float32, tTotal float32)
 // Requires: AVX, FMA3
-TEXT ·normGradSumsScaledAVX2(SB), NOSPLIT, $0-96
+TEXT ·normGradSumsScaledAVX2(SB), NOSPLIT, $0-104
 	MOVQ    s+0(FP), AX
 	MOVQ    t+8(FP), CX
 	MOVQ    dy_base+16(FP), DX
@@ -2574,6 +2797,19 @@ TEXT ·normGradSumsScaledAVX2(SB), NOSPLIT, $0-96
 	MOVQ    x_base+40(FP), SI
 	MOVQ    w_base+64(FP), DI
 	XORQ    R8, R8
+	TESTQ   AX, AX
+	JNZ     continued
+	VMOVUPS const_00000000<>+0(SB), Y0
+	VMOVUPS const_00000000<>+0(SB), Y1
+	VMOVUPS const_00000000<>+0(SB), Y2
+	VMOVUPS const_00000000<>+0(SB), Y3
+	VMOVUPS const_00000000<>+0(SB), Y4
+	VMOVUPS const_00000000<>+0(SB), Y5
+	VMOVUPS const_00000000<>+0(SB), Y6
+	VMOVUPS const_00000000<>+0(SB), Y7
+	JMP     begun
+
+continued:
 	VMOVUPS (AX), Y0
 	VMOVUPS 32(AX), Y1
 	VMOVUPS 64(AX), Y2
@@ -2582,8 +2818,10 @@ TEXT ·normGradSumsScaledAVX2(SB), NOSPLIT, $0-96
 	VMOVUPS 32(CX), Y5
 	VMOVUPS 64(CX), Y6
 	VMOVUPS 96(CX), Y7
-	SUBQ    $+32, BX
-	JL      rest
+
+begun:
+	SUBQ $+32, BX
+	JL   rest
 
 loop:
 	VMOVUPS      (DX)(R8*1), Y8
@@ -2742,6 +2980,8 @@ rest:
 	VFMADD231PS  Y9, Y8, Y7
 
 done:
+	TESTQ   AX, AX
+	JZ      total
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
 	VMOVUPS Y2, 64(AX)
@@ -2750,6 +2990,28 @@ done:
 	VMOVUPS Y5, 32(CX)
 	VMOVUPS Y6, 64(CX)
 	VMOVUPS Y7, 96(CX)
+
+total:
+	VADDPS     Y0, Y2, Y0
+	VADDPS     Y1, Y3, Y1
+	VADDPS     Y0, Y1, Y0
+	VPERM2F128 $0x01, Y0, Y0, Y1
+	VADDPS     Y0, Y1, Y0
+	VPERMILPS  $0x4e, Y0, Y1
+	VADDPS     Y0, Y1, Y0
+	VPERMILPS  $0xb1, Y0, Y1
+	VADDPS     Y0, Y1, Y0
+	VMOVSS     X0, sTotal+96(FP)
+	VADDPS     Y4, Y6, Y0
+	VADDPS     Y5, Y7, Y1
+	VADDPS     Y0, Y1, Y0
+	VPERM2F128 $0x01, Y0, Y0, Y1
+	VADDPS     Y0, Y1, Y0
+	VPERMILPS  $0x4e, Y0, Y1
+	VADDPS     Y0, Y1, Y0
+	VPERMILPS  $0xb1, Y0, Y1
+	VADDPS     Y0, Y1, Y0
+	VMOVSS     X0, tTotal+100(FP)
 	VZEROUPPER
 	RET
 

@@ -67,7 +67,7 @@ func BenchmarkKernels(b *testing.B) {
 	eachSetB(b, func(b *testing.B) {
 		for _, name := range []string{
 			"Add", "Exp", "Log", "Tanh", "Gelu", "GeluGrad", "GeluErf", "GeluErfGrad", "Silu", "Sum", "Dot", "SumSq64", "MaxOf", "AllFinite",
-			"Softmax", "SoftmaxGrad", "LogSumExp", "LayerNorm", "LayerNormGrad", "AdamW", "SGD momentum",
+			"Softmax", "SoftmaxGrad", "LogSumExp", "LayerNorm", "LayerNormGrad", "Dropout", "AdamW", "SGD momentum",
 		} {
 			for _, n := range []int{96, 2048, 1 << 22} {
 				if Active() == "generic" && n > 1<<20 {

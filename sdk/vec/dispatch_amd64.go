@@ -481,54 +481,96 @@ func siluGrad(dst, x, dy []float32) {
 	}
 }
 
-func sum(lanes *[32]float32, x []float32) {
+func sum(x []float32) float32 {
 	switch active {
 	case setAVX512:
+		if len(x) <= chunk {
+			return sumAVX512(nil, x)
+		}
+		var lanes [Lanes]float32
+		var r float32
 		for i := 0; i < len(x); i += chunk {
 			j := min(i+chunk, len(x))
-			sumAVX512(lanes, x[i:j])
+			r = sumAVX512(&lanes, x[i:j])
 		}
+		return r
 	case setAVX2:
+		if len(x) <= chunk {
+			return sumAVX2(nil, x)
+		}
+		var lanes [Lanes]float32
+		var r float32
 		for i := 0; i < len(x); i += chunk {
 			j := min(i+chunk, len(x))
-			sumAVX2(lanes, x[i:j])
+			r = sumAVX2(&lanes, x[i:j])
 		}
+		return r
 	default:
-		sumGeneric(lanes, x)
+		var lanes [Lanes]float32
+		sumGeneric(&lanes, x)
+		return combine(&lanes)
 	}
 }
 
-func dot(lanes *[32]float32, a, b []float32) {
+func dot(a []float32, b []float32) float32 {
 	switch active {
 	case setAVX512:
-		for i := 0; i < len(a); i += chunk {
-			j := min(i+chunk, len(a))
-			dotAVX512(lanes, a[i:j], b[i:j])
+		if len(b) <= chunk {
+			return dotAVX512(nil, a, b)
 		}
+		var lanes [Lanes]float32
+		var r float32
+		for i := 0; i < len(b); i += chunk {
+			j := min(i+chunk, len(b))
+			r = dotAVX512(&lanes, a[i:j], b[i:j])
+		}
+		return r
 	case setAVX2:
-		for i := 0; i < len(a); i += chunk {
-			j := min(i+chunk, len(a))
-			dotAVX2(lanes, a[i:j], b[i:j])
+		if len(b) <= chunk {
+			return dotAVX2(nil, a, b)
 		}
+		var lanes [Lanes]float32
+		var r float32
+		for i := 0; i < len(b); i += chunk {
+			j := min(i+chunk, len(b))
+			r = dotAVX2(&lanes, a[i:j], b[i:j])
+		}
+		return r
 	default:
-		dotGeneric(lanes, a, b)
+		var lanes [Lanes]float32
+		dotGeneric(&lanes, a, b)
+		return combine(&lanes)
 	}
 }
 
-func devSq(lanes *[32]float32, x []float32, mean float32) {
+func devSq(x []float32, mean float32) float32 {
 	switch active {
 	case setAVX512:
+		if len(x) <= chunk {
+			return devSqAVX512(nil, x, mean)
+		}
+		var lanes [Lanes]float32
+		var r float32
 		for i := 0; i < len(x); i += chunk {
 			j := min(i+chunk, len(x))
-			devSqAVX512(lanes, x[i:j], mean)
+			r = devSqAVX512(&lanes, x[i:j], mean)
 		}
+		return r
 	case setAVX2:
+		if len(x) <= chunk {
+			return devSqAVX2(nil, x, mean)
+		}
+		var lanes [Lanes]float32
+		var r float32
 		for i := 0; i < len(x); i += chunk {
 			j := min(i+chunk, len(x))
-			devSqAVX2(lanes, x[i:j], mean)
+			r = devSqAVX2(&lanes, x[i:j], mean)
 		}
+		return r
 	default:
-		devSqGeneric(lanes, x, mean)
+		var lanes [Lanes]float32
+		devSqGeneric(&lanes, x, mean)
+		return combine(&lanes)
 	}
 }
 
@@ -553,20 +595,34 @@ func sumSq64(lanes *[32]float64, x []float32) {
 	}
 }
 
-func maxOf(lanes *[32]float32, x []float32) {
+func maxOf(x []float32) float32 {
 	switch active {
 	case setAVX512:
+		if len(x) <= chunk {
+			return maxOfAVX512(nil, x)
+		}
+		lanes := lowest()
+		var r float32
 		for i := 0; i < len(x); i += chunk {
 			j := min(i+chunk, len(x))
-			maxOfAVX512(lanes, x[i:j])
+			r = maxOfAVX512(&lanes, x[i:j])
 		}
+		return r
 	case setAVX2:
+		if len(x) <= chunk {
+			return maxOfAVX2(nil, x)
+		}
+		lanes := lowest()
+		var r float32
 		for i := 0; i < len(x); i += chunk {
 			j := min(i+chunk, len(x))
-			maxOfAVX2(lanes, x[i:j])
+			r = maxOfAVX2(&lanes, x[i:j])
 		}
+		return r
 	default:
-		maxOfGeneric(lanes, x)
+		lanes := lowest()
+		maxOfGeneric(&lanes, x)
+		return combineMax(&lanes)
 	}
 }
 
@@ -595,59 +651,65 @@ func allFinite(x []float32) bool {
 	}
 }
 
-func combine(lanes *[32]float32) float32 {
+func expSum(dst []float32, x []float32, top float32, scale float32) float32 {
 	switch active {
 	case setAVX512:
-		return combineAVX512(lanes)
-	case setAVX2:
-		return combineAVX2(lanes)
-	default:
-		return combineGeneric(lanes)
-	}
-}
-
-func combineMax(lanes *[32]float32) float32 {
-	switch active {
-	case setAVX512:
-		return combineMaxAVX512(lanes)
-	case setAVX2:
-		return combineMaxAVX2(lanes)
-	default:
-		return combineMaxGeneric(lanes)
-	}
-}
-
-func expSum(lanes *[32]float32, dst, x []float32, top, scale float32) {
-	switch active {
-	case setAVX512:
-		for i := 0; i < len(dst); i += chunk {
-			j := min(i+chunk, len(dst))
-			expSumAVX512(lanes, dst[i:j], x[i:j], top, scale)
+		if len(x) <= chunk {
+			return expSumAVX512(nil, dst, x, top, scale)
 		}
-	case setAVX2:
-		for i := 0; i < len(dst); i += chunk {
-			j := min(i+chunk, len(dst))
-			expSumAVX2(lanes, dst[i:j], x[i:j], top, scale)
-		}
-	default:
-		expSumGeneric(lanes, dst, x, top, scale)
-	}
-}
-
-func expTotal(lanes *[32]float32, x []float32, top float32) {
-	switch active {
-	case setAVX512:
+		var lanes [Lanes]float32
+		var r float32
 		for i := 0; i < len(x); i += chunk {
 			j := min(i+chunk, len(x))
-			expTotalAVX512(lanes, x[i:j], top)
+			r = expSumAVX512(&lanes, dst[i:j], x[i:j], top, scale)
 		}
+		return r
 	case setAVX2:
+		if len(x) <= chunk {
+			return expSumAVX2(nil, dst, x, top, scale)
+		}
+		var lanes [Lanes]float32
+		var r float32
 		for i := 0; i < len(x); i += chunk {
 			j := min(i+chunk, len(x))
-			expTotalAVX2(lanes, x[i:j], top)
+			r = expSumAVX2(&lanes, dst[i:j], x[i:j], top, scale)
 		}
+		return r
 	default:
-		expTotalGeneric(lanes, x, top)
+		var lanes [Lanes]float32
+		expSumGeneric(&lanes, dst, x, top, scale)
+		return combine(&lanes)
+	}
+}
+
+func expTotal(x []float32, top float32) float32 {
+	switch active {
+	case setAVX512:
+		if len(x) <= chunk {
+			return expTotalAVX512(nil, x, top)
+		}
+		var lanes [Lanes]float32
+		var r float32
+		for i := 0; i < len(x); i += chunk {
+			j := min(i+chunk, len(x))
+			r = expTotalAVX512(&lanes, x[i:j], top)
+		}
+		return r
+	case setAVX2:
+		if len(x) <= chunk {
+			return expTotalAVX2(nil, x, top)
+		}
+		var lanes [Lanes]float32
+		var r float32
+		for i := 0; i < len(x); i += chunk {
+			j := min(i+chunk, len(x))
+			r = expTotalAVX2(&lanes, x[i:j], top)
+		}
+		return r
+	default:
+		var lanes [Lanes]float32
+		expTotalGeneric(&lanes, x, top)
+		return combine(&lanes)
 	}
 }
 
@@ -736,37 +798,65 @@ func normAffine(dst, x, w, b []float32, mean, rstd float32) {
 	}
 }
 
-func normGradSums(s, t *[32]float32, dy, x []float32, mean, rstd float32) {
+func normGradSums(dy []float32, x []float32, mean float32, rstd float32) (float32, float32) {
 	switch active {
 	case setAVX512:
-		for i := 0; i < len(dy); i += chunk {
-			j := min(i+chunk, len(dy))
-			normGradSumsAVX512(s, t, dy[i:j], x[i:j], mean, rstd)
+		if len(x) <= chunk {
+			return normGradSumsAVX512(nil, nil, dy, x, mean, rstd)
 		}
+		var s, t [Lanes]float32
+		var r, q float32
+		for i := 0; i < len(x); i += chunk {
+			j := min(i+chunk, len(x))
+			r, q = normGradSumsAVX512(&s, &t, dy[i:j], x[i:j], mean, rstd)
+		}
+		return r, q
 	case setAVX2:
-		for i := 0; i < len(dy); i += chunk {
-			j := min(i+chunk, len(dy))
-			normGradSumsAVX2(s, t, dy[i:j], x[i:j], mean, rstd)
+		if len(x) <= chunk {
+			return normGradSumsAVX2(nil, nil, dy, x, mean, rstd)
 		}
+		var s, t [Lanes]float32
+		var r, q float32
+		for i := 0; i < len(x); i += chunk {
+			j := min(i+chunk, len(x))
+			r, q = normGradSumsAVX2(&s, &t, dy[i:j], x[i:j], mean, rstd)
+		}
+		return r, q
 	default:
-		normGradSumsGeneric(s, t, dy, x, mean, rstd)
+		var s, t [Lanes]float32
+		normGradSumsGeneric(&s, &t, dy, x, mean, rstd)
+		return combine(&s), combine(&t)
 	}
 }
 
-func normGradSumsScaled(s, t *[32]float32, dy, x, w []float32, mean, rstd float32) {
+func normGradSumsScaled(dy []float32, x []float32, w []float32, mean float32, rstd float32) (float32, float32) {
 	switch active {
 	case setAVX512:
-		for i := 0; i < len(dy); i += chunk {
-			j := min(i+chunk, len(dy))
-			normGradSumsScaledAVX512(s, t, dy[i:j], x[i:j], w[i:j], mean, rstd)
+		if len(w) <= chunk {
+			return normGradSumsScaledAVX512(nil, nil, dy, x, w, mean, rstd)
 		}
+		var s, t [Lanes]float32
+		var r, q float32
+		for i := 0; i < len(w); i += chunk {
+			j := min(i+chunk, len(w))
+			r, q = normGradSumsScaledAVX512(&s, &t, dy[i:j], x[i:j], w[i:j], mean, rstd)
+		}
+		return r, q
 	case setAVX2:
-		for i := 0; i < len(dy); i += chunk {
-			j := min(i+chunk, len(dy))
-			normGradSumsScaledAVX2(s, t, dy[i:j], x[i:j], w[i:j], mean, rstd)
+		if len(w) <= chunk {
+			return normGradSumsScaledAVX2(nil, nil, dy, x, w, mean, rstd)
 		}
+		var s, t [Lanes]float32
+		var r, q float32
+		for i := 0; i < len(w); i += chunk {
+			j := min(i+chunk, len(w))
+			r, q = normGradSumsScaledAVX2(&s, &t, dy[i:j], x[i:j], w[i:j], mean, rstd)
+		}
+		return r, q
 	default:
-		normGradSumsScaledGeneric(s, t, dy, x, w, mean, rstd)
+		var s, t [Lanes]float32
+		normGradSumsScaledGeneric(&s, &t, dy, x, w, mean, rstd)
+		return combine(&s), combine(&t)
 	}
 }
 

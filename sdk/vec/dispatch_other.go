@@ -116,44 +116,48 @@ func siluGrad(dst, x, dy []float32) {
 	siluGradGeneric(dst, x, dy)
 }
 
-func sum(lanes *[32]float32, x []float32) {
-	sumGeneric(lanes, x)
+func sum(x []float32) float32 {
+	var lanes [Lanes]float32
+	sumGeneric(&lanes, x)
+	return combine(&lanes)
 }
 
-func dot(lanes *[32]float32, a, b []float32) {
-	dotGeneric(lanes, a, b)
+func dot(a []float32, b []float32) float32 {
+	var lanes [Lanes]float32
+	dotGeneric(&lanes, a, b)
+	return combine(&lanes)
 }
 
-func devSq(lanes *[32]float32, x []float32, mean float32) {
-	devSqGeneric(lanes, x, mean)
+func devSq(x []float32, mean float32) float32 {
+	var lanes [Lanes]float32
+	devSqGeneric(&lanes, x, mean)
+	return combine(&lanes)
 }
 
 func sumSq64(lanes *[32]float64, x []float32) {
 	sumSq64Generic(lanes, x)
 }
 
-func maxOf(lanes *[32]float32, x []float32) {
-	maxOfGeneric(lanes, x)
+func maxOf(x []float32) float32 {
+	lanes := lowest()
+	maxOfGeneric(&lanes, x)
+	return combineMax(&lanes)
 }
 
 func allFinite(x []float32) bool {
 	return allFiniteGeneric(x)
 }
 
-func combine(lanes *[32]float32) float32 {
-	return combineGeneric(lanes)
+func expSum(dst []float32, x []float32, top float32, scale float32) float32 {
+	var lanes [Lanes]float32
+	expSumGeneric(&lanes, dst, x, top, scale)
+	return combine(&lanes)
 }
 
-func combineMax(lanes *[32]float32) float32 {
-	return combineMaxGeneric(lanes)
-}
-
-func expSum(lanes *[32]float32, dst, x []float32, top, scale float32) {
-	expSumGeneric(lanes, dst, x, top, scale)
-}
-
-func expTotal(lanes *[32]float32, x []float32, top float32) {
-	expTotalGeneric(lanes, x, top)
+func expTotal(x []float32, top float32) float32 {
+	var lanes [Lanes]float32
+	expTotalGeneric(&lanes, x, top)
+	return combine(&lanes)
 }
 
 func expScale(dst, x []float32, lse, scale float32) {
@@ -176,12 +180,16 @@ func normAffine(dst, x, w, b []float32, mean, rstd float32) {
 	normAffineGeneric(dst, x, w, b, mean, rstd)
 }
 
-func normGradSums(s, t *[32]float32, dy, x []float32, mean, rstd float32) {
-	normGradSumsGeneric(s, t, dy, x, mean, rstd)
+func normGradSums(dy []float32, x []float32, mean float32, rstd float32) (float32, float32) {
+	var s, t [Lanes]float32
+	normGradSumsGeneric(&s, &t, dy, x, mean, rstd)
+	return combine(&s), combine(&t)
 }
 
-func normGradSumsScaled(s, t *[32]float32, dy, x, w []float32, mean, rstd float32) {
-	normGradSumsScaledGeneric(s, t, dy, x, w, mean, rstd)
+func normGradSumsScaled(dy []float32, x []float32, w []float32, mean float32, rstd float32) (float32, float32) {
+	var s, t [Lanes]float32
+	normGradSumsScaledGeneric(&s, &t, dy, x, w, mean, rstd)
+	return combine(&s), combine(&t)
 }
 
 func normGrad(dst, dy, x []float32, mean, rstd, c1, c2 float32) {

@@ -48,7 +48,8 @@ func allFiniteGeneric(x []float32) bool {
 	return true
 }
 
-func combineGeneric(lanes *[Lanes]float32) float32 {
+// combine folds lanes by halves.
+func combine(lanes *[Lanes]float32) float32 {
 	for h := Lanes / 2; h > 0; h /= 2 {
 		for l := range h {
 			lanes[l] += lanes[l+h]
@@ -57,11 +58,20 @@ func combineGeneric(lanes *[Lanes]float32) float32 {
 	return lanes[0]
 }
 
-func combineMaxGeneric(lanes *[Lanes]float32) float32 {
+// combineMax folds lanes of maxima by halves.
+func combineMax(lanes *[Lanes]float32) float32 {
 	for h := Lanes / 2; h > 0; h /= 2 {
 		for l := range h {
 			lanes[l] = max32(lanes[l+h], lanes[l])
 		}
 	}
 	return lanes[0]
+}
+
+// lowest is lanes before any maximum.
+func lowest() (lanes [Lanes]float32) {
+	for i := range lanes {
+		lanes[i] = float32(math.Inf(-1))
+	}
+	return lanes
 }

@@ -1,23 +1,15 @@
 package vec
 
-import "math"
-
 // Lanes is the number of accumulators of a reduction; part of the contract.
 const Lanes = 32
 
 // Sum is the sum of x.
-func Sum(x []float32) float32 {
-	var lanes [Lanes]float32
-	sum(&lanes, x)
-	return combine(&lanes)
-}
+func Sum(x []float32) float32 { return sum(x) }
 
 // Dot is the sum of a[i]·b[i], by fused multiply-adds.
 func Dot(a, b []float32) float32 {
 	same("Dot", len(a), len(b))
-	var lanes [Lanes]float32
-	dot(&lanes, a, b)
-	return combine(&lanes)
+	return dot(a, b)
 }
 
 // SumSq64 is the sum of squares of x, in float64.
@@ -33,14 +25,7 @@ func SumSq64(x []float32) float64 {
 }
 
 // MaxOf is the largest element of x: NaN if any is, -Inf if there is none.
-func MaxOf(x []float32) float32 {
-	var lanes [Lanes]float32
-	for i := range lanes {
-		lanes[i] = float32(math.Inf(-1))
-	}
-	maxOf(&lanes, x)
-	return combineMax(&lanes)
-}
+func MaxOf(x []float32) float32 { return maxOf(x) }
 
 // AllFinite reports whether x holds neither infinities nor NaN.
 func AllFinite(x []float32) bool { return allFinite(x) }

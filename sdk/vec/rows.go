@@ -7,9 +7,7 @@ import "math"
 func Softmax(dst, x []float32, scale float32) {
 	same("Softmax", len(dst), len(x))
 	top := MaxOf(x)
-	var lanes [Lanes]float32
-	expSum(&lanes, dst, x, top, scale)
-	Scale(dst, dst, 1/combine(&lanes))
+	Scale(dst, dst, 1/expSum(dst, x, top, scale))
 }
 
 // SoftmaxGrad sets dst[i] = scale·y[i]·(dy[i] - Σ y·dy), the gradient of
@@ -26,9 +24,7 @@ func LogSumExp(x []float32) float32 {
 	if math.IsInf(float64(top), 0) {
 		return top
 	}
-	var lanes [Lanes]float32
-	expTotal(&lanes, x, top)
-	return top + log32(combine(&lanes))
+	return top + log32(expTotal(x, top))
 }
 
 // CrossEntropyGrad sets dst[j] = (e**(x[j]-lse) - [j = target])·scale: the
@@ -48,9 +44,7 @@ func LayerNorm(dst, x, w, b []float32, eps float32) (mean, rstd float32) {
 	same("LayerNorm", len(dst), len(x))
 	n := float32(len(x))
 	mean = Sum(x) / n
-	var lanes [Lanes]float32
-	devSq(&lanes, x, mean)
-	rstd = 1 / sqrt32(combine(&lanes)/n+eps)
+	rstd = 1 / sqrt32(devSq(x, mean)/n+eps)
 	normalize("LayerNorm", dst, x, w, b, mean, rstd)
 	return mean, rstd
 }
@@ -99,14 +93,11 @@ func RMSNormGrad(dx, dy, x, w []float32, rstd float32) {
 }
 
 func normGradTotals(name string, dy, x, w []float32, mean, rstd float32) (s, t float32) {
-	var sl, tl [Lanes]float32
 	if w == nil {
-		normGradSums(&sl, &tl, dy, x, mean, rstd)
-	} else {
-		same(name, len(x), len(w))
-		normGradSumsScaled(&sl, &tl, dy, x, w, mean, rstd)
+		return normGradSums(dy, x, mean, rstd)
 	}
-	return combine(&sl), combine(&tl)
+	same(name, len(x), len(w))
+	return normGradSumsScaled(dy, x, w, mean, rstd)
 }
 
 func normGradRow(dx, dy, x, w []float32, mean, rstd, c1, c2 float32) {

@@ -37,6 +37,11 @@ func writeDispatch(dir string) error {
 	fmt.Fprintf(&amd64, "%spackage vec\n\n// chunk is how many elements one assembly call takes at most.\nconst chunk = %d\n", header, chunk)
 	fmt.Fprintf(&other, "%s//go:build !amd64\n\npackage vec\n", header)
 	for _, k := range kernels {
+		if k.fold != "" {
+			writeFold(&amd64, k, "AVX512", "AVX2")
+			writeFold(&other, k)
+			continue
+		}
 		ps := parse(k.params)
 		var args, part, slices []string
 		for _, p := range ps {
@@ -91,4 +96,52 @@ func writeDispatch(dir string) error {
 		}
 	}
 	return nil
+}
+
+// writeFold writes a reduction: at most chunk elements in one call, which then
+// keeps its lanes in registers, or several calls that hand the lanes on.
+func writeFold(w *strings.Builder, k kernel, sets ...string) {
+	var laneArgs, rest, part, params []string
+	whole := ""
+	for _, p := range parse(k.params) {
+		switch {
+		case strings.HasPrefix(p.typ, "*["):
+			laneArgs = append(laneArgs, "&"+p.name)
+			continue
+		case strings.HasPrefix(p.typ, "[]"):
+			whole = p.name
+			part = append(part, p.name+"[i:j]")
+		default:
+			part = append(part, p.name)
+		}
+		rest = append(rest, p.name)
+		params = append(params, p.name+" "+p.typ)
+	}
+	results := strings.TrimSuffix(strings.Repeat("float32, ", len(laneArgs)), ", ")
+	fmt.Fprintf(w, "\nfunc %s(%s) (%s) {\n", k.name, strings.Join(params, ", "), results)
+	lanes := strings.ReplaceAll(strings.Join(laneArgs, ", "), "&", "")
+	declare := fmt.Sprintf("var %s [Lanes]float32\n", lanes)
+	combine := "combine"
+	if k.fold == "lowest" {
+		declare = fmt.Sprintf("%s := lowest()\n", lanes)
+		combine = "combineMax"
+	}
+	var combined []string
+	for _, l := range laneArgs {
+		combined = append(combined, combine+"("+l+")")
+	}
+	generic := fmt.Sprintf("%s%sGeneric(%s, %s)\nreturn %s\n", declare, k.name, strings.Join(laneArgs, ", "), strings.Join(rest, ", "), strings.Join(combined, ", "))
+	if len(sets) == 0 {
+		w.WriteString(generic + "}\n")
+		return
+	}
+	w.WriteString("switch active {\n")
+	vars := []string{"r", "q"}[:len(laneArgs)]
+	nils := strings.TrimSuffix(strings.Repeat("nil, ", len(laneArgs)), ", ")
+	for _, s := range sets {
+		fmt.Fprintf(w, "case set%[1]s:\nif len(%[2]s) <= chunk {\nreturn %[3]s%[1]s(%[4]s, %[5]s)\n}\n", s, whole, k.name, nils, strings.Join(rest, ", "))
+		fmt.Fprintf(w, "%svar %s float32\nfor i := 0; i < len(%s); i += chunk {\nj := min(i+chunk, len(%[3]s))\n", declare, strings.Join(vars, ", "), whole)
+		fmt.Fprintf(w, "%s = %s%s(%s, %s)\n}\nreturn %[1]s\n", strings.Join(vars, ", "), k.name, s, strings.Join(laneArgs, ", "), strings.Join(part, ", "))
+	}
+	fmt.Fprintf(w, "default:\n%s}\n}\n", generic)
 }

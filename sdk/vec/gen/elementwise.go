@@ -61,12 +61,12 @@ func (p *pass) xhat() VecVirtual {
 }
 
 func (s *isa) rows() {
-	s.fold("expSum", []string{"lanes"}, func(p *pass) {
+	s.total("expSum", func(p *pass) {
 		e := s.exp(s.mul(s.sub(p.in("x"), p.scalar("top")), p.scalar("scale")))
 		p.out("dst", e)
 		p.accumulate("lanes", p.kept(e))
 	})
-	s.fold("expTotal", []string{"lanes"}, func(p *pass) {
+	s.total("expTotal", func(p *pass) {
 		p.accumulate("lanes", p.kept(s.exp(s.sub(p.in("x"), p.scalar("top")))))
 	})
 	s.each("expScale", 1, func(p *pass) {
@@ -84,7 +84,7 @@ func (s *isa) rows() {
 		suffix string
 		g      func(p *pass) VecVirtual
 	}{{"", plain}, {"Scaled", scaled}} {
-		s.fold("normGradSums"+v.suffix, []string{"s", "t"}, func(p *pass) {
+		s.fold("normGradSums"+v.suffix, []string{"s", "t"}, 0, s.plus, func(p *pass) {
 			d := v.g(p)
 			p.accumulate("s", d)
 			s.addMul(p.acc("t"), d, p.kept(p.xhat()))

@@ -4,8 +4,9 @@ package main
 // kernel set implements under the name plus the set's suffix.
 type kernel struct {
 	name   string
-	params string // Go parameter list
+	params string // Go parameter list; a reduction's lanes come first and callers do not see them
 	result string // Go result type, "" for none
+	fold   string // of a reduction, how a lane begins: "zero" or "lowest"
 	blocks bool   // the assembly takes multiples of 32 elements; plain Go does the rest
 }
 
@@ -41,24 +42,22 @@ var kernels = []kernel{
 	{name: "geluErfGrad", params: "dst, x, dy []float32"},
 	{name: "siluGrad", params: "dst, x, dy []float32"},
 
-	{name: "sum", params: "lanes *[32]float32, x []float32"},
-	{name: "dot", params: "lanes *[32]float32, a, b []float32"},
-	{name: "devSq", params: "lanes *[32]float32, x []float32, mean float32"},
+	{name: "sum", params: "lanes *[32]float32, x []float32", fold: "zero"},
+	{name: "dot", params: "lanes *[32]float32, a, b []float32", fold: "zero"},
+	{name: "devSq", params: "lanes *[32]float32, x []float32, mean float32", fold: "zero"},
 	{name: "sumSq64", params: "lanes *[32]float64, x []float32", blocks: true},
-	{name: "maxOf", params: "lanes *[32]float32, x []float32"},
+	{name: "maxOf", params: "lanes *[32]float32, x []float32", fold: "lowest"},
 	{name: "allFinite", params: "x []float32", result: "bool", blocks: true},
-	{name: "combine", params: "lanes *[32]float32", result: "float32"},
-	{name: "combineMax", params: "lanes *[32]float32", result: "float32"},
 
-	{name: "expSum", params: "lanes *[32]float32, dst, x []float32, top, scale float32"},
-	{name: "expTotal", params: "lanes *[32]float32, x []float32, top float32"},
+	{name: "expSum", params: "lanes *[32]float32, dst, x []float32, top, scale float32", fold: "zero"},
+	{name: "expTotal", params: "lanes *[32]float32, x []float32, top float32", fold: "zero"},
 	{name: "expScale", params: "dst, x []float32, lse, scale float32"},
 	{name: "softmaxGrad", params: "dst, y, dy []float32, dot, scale float32"},
 	{name: "norm", params: "dst, x []float32, mean, rstd float32"},
 	{name: "normScale", params: "dst, x, w []float32, mean, rstd float32"},
 	{name: "normAffine", params: "dst, x, w, b []float32, mean, rstd float32"},
-	{name: "normGradSums", params: "s, t *[32]float32, dy, x []float32, mean, rstd float32"},
-	{name: "normGradSumsScaled", params: "s, t *[32]float32, dy, x, w []float32, mean, rstd float32"},
+	{name: "normGradSums", params: "s, t *[32]float32, dy, x []float32, mean, rstd float32", fold: "zero"},
+	{name: "normGradSumsScaled", params: "s, t *[32]float32, dy, x, w []float32, mean, rstd float32", fold: "zero"},
 	{name: "normGrad", params: "dst, dy, x []float32, mean, rstd, c1, c2 float32"},
 	{name: "normGradScaled", params: "dst, dy, x, w []float32, mean, rstd, c1, c2 float32"},
 	{name: "normGradWeight", params: "dw, dy, x []float32, mean, rstd float32"},

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	. "github.com/mmcloughlin/avo/build"
+	"github.com/mmcloughlin/avo/gotypes"
 	. "github.com/mmcloughlin/avo/operand"
 	. "github.com/mmcloughlin/avo/reg"
 )
@@ -113,8 +114,11 @@ func (p *pass) item(name string, i int) VecVirtual {
 	return v
 }
 
-func address(param string) Mem {
-	b, err := Param(param).Resolve()
+// address is where a parameter lies.
+func address(param string) Mem { return memory(Param(param)) }
+
+func memory(c gotypes.Component) Mem {
+	b, err := c.Resolve()
 	if err != nil {
 		panic(err)
 	}
@@ -124,13 +128,23 @@ func address(param string) Mem {
 // begin declares a kernel and loads its slices' pointers and their length.
 func (s *isa) begin(k kernel) *function {
 	f := &function{isa: s, ptr: map[string]Register{}, acc: map[string][]VecVirtual{}}
+	ps := parse(k.params)
 	result := ""
-	if k.result != "" {
+	switch {
+	case k.fold != "":
+		var names []string
+		for _, p := range ps {
+			if strings.HasPrefix(p.typ, "*[") {
+				names = append(names, p.name+"Total")
+			}
+		}
+		result = " (" + strings.Join(names, ", ") + " float32)"
+	case k.result != "":
 		result = " (ret " + k.result + ")"
 	}
 	TEXT(k.name+s.suffix, NOSPLIT, "func("+k.params+")"+result)
 	Pragma("noescape")
-	for _, p := range parse(k.params) {
+	for _, p := range ps {
 		switch {
 		case strings.HasPrefix(p.typ, "[]"):
 			f.ptr[p.name] = Load(Param(p.name).Base(), GP64())
@@ -197,43 +211,83 @@ func (f *function) tailK(vector int) Register {
 	return k
 }
 
-// fold writes a reduction: accs name the parameters that point to lanes.
-func (s *isa) fold(name string, accs []string, body func(p *pass)) {
-	k := find(name)
-	f := s.begin(k)
+// fold writes a reduction: accs name the parameters that point to lanes, which
+// begin at identity and stay in registers where the pointer is nil; f combines
+// an upper lane with a lower one.
+func (s *isa) fold(name string, accs []string, identity float64, f func(upper, lower VecVirtual) VecVirtual, body func(p *pass)) {
+	fn := s.begin(find(name))
 	vectors := lanes / s.width
-	for _, a := range accs {
-		for i := range vectors {
-			v := s.vec()
-			VMOVUPS(Mem{Base: f.ptr[a], Disp: i * s.bytes()}, v)
-			f.acc[a] = append(f.acc[a], v)
+	each := func(do func(v VecVirtual, m Mem)) {
+		for _, a := range accs {
+			for i, v := range fn.acc[a] {
+				do(v, Mem{Base: fn.ptr[a], Disp: i * s.bytes()})
+			}
 		}
 	}
-	SUBQ(imm(lanes), f.left)
+	for _, a := range accs {
+		fn.acc[a] = s.vecs(vectors)
+	}
+	kept := fn.ptr[accs[0]]
+	TESTQ(kept, kept)
+	JNZ(LabelRef("continued"))
+	each(func(v VecVirtual, _ Mem) { VMOVUPS(f32(identity), v) })
+	JMP(LabelRef("begun"))
+	Label("continued")
+	each(func(v VecVirtual, m Mem) { VMOVUPS(m, v) })
+	Label("begun")
+
+	SUBQ(imm(lanes), fn.left)
 	JL(LabelRef("rest"))
 	Label("loop")
 	for i := range vectors {
-		body(&pass{isa: s, fn: f, disp: i * s.bytes(), lane: i})
+		body(&pass{isa: s, fn: fn, disp: i * s.bytes(), lane: i})
 	}
-	f.step("loop", vectors)
+	fn.step("loop", vectors)
 	Label("rest")
-	ADDQ(imm(lanes), f.left)
+	ADDQ(imm(lanes), fn.left)
 	JZ(LabelRef("done"))
 	for i := range vectors {
-		p := &pass{isa: s, fn: f, disp: i * s.bytes(), lane: i, tail: true}
+		p := &pass{isa: s, fn: fn, disp: i * s.bytes(), lane: i, tail: true}
 		if s.wide {
-			p.k = f.tailK(i)
+			p.k = fn.tailK(i)
 		}
 		body(p)
 	}
 	Label("done")
+
+	TESTQ(kept, kept)
+	JZ(LabelRef("total"))
+	each(func(v VecVirtual, m Mem) { VMOVUPS(v, m) })
+	Label("total")
 	for _, a := range accs {
-		for i, v := range f.acc[a] {
-			VMOVUPS(v, Mem{Base: f.ptr[a], Disp: i * s.bytes()})
-		}
+		VMOVSS(s.combine(fn.acc[a], f).AsX(), memory(Return(a+"Total")))
 	}
 	VZEROUPPER()
 	RET()
+}
+
+// combine folds lanes by halves; the first element is the result.
+func (s *isa) combine(v []VecVirtual, f func(upper, lower VecVirtual) VecVirtual) VecVirtual {
+	for ; len(v) > 1; v = v[:len(v)/2] {
+		for i := range len(v) / 2 {
+			v[i] = f(v[i+len(v)/2], v[i])
+		}
+	}
+	x := v[0]
+	swap := func(to func(d VecVirtual)) {
+		d := s.vec()
+		to(d)
+		x = f(d, x)
+	}
+	if s.wide {
+		swap(func(d VecVirtual) { VSHUFF32X4(Imm(0x4e), x, x, d) })
+		swap(func(d VecVirtual) { VSHUFF32X4(Imm(0xb1), x, x, d) })
+	} else {
+		swap(func(d VecVirtual) { VPERM2F128(Imm(1), x, x, d) })
+	}
+	swap(func(d VecVirtual) { VPERMILPS(Imm(0x4e), x, d) })
+	swap(func(d VecVirtual) { VPERMILPS(Imm(0xb1), x, d) })
+	return x
 }
 
 // find is a kernel of the table.

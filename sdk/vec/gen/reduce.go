@@ -17,63 +17,27 @@ func (p *pass) accumulate(name string, v VecVirtual) {
 // A vector past the end contributes +0, which leaves an accumulator as it is:
 // one that began at +0 is never -0.
 func (s *isa) reductions() {
-	one := []string{"lanes"}
-	s.fold("sum", one, func(p *pass) { p.accumulate("lanes", p.in("x")) })
-	s.fold("dot", one, func(p *pass) { s.addMul(p.acc("lanes"), p.in("a"), p.in("b")) })
-	s.fold("devSq", one, func(p *pass) {
+	s.total("sum", func(p *pass) { p.accumulate("lanes", p.in("x")) })
+	s.total("dot", func(p *pass) { s.addMul(p.acc("lanes"), p.in("a"), p.in("b")) })
+	s.total("devSq", func(p *pass) {
 		d := p.kept(s.sub(p.in("x"), p.scalar("mean")))
 		s.addMul(p.acc("lanes"), d, d)
 	})
-	s.fold("maxOf", one, func(p *pass) {
+	s.fold("maxOf", []string{"lanes"}, math.Inf(-1), s.max, func(p *pass) {
 		a := p.acc("lanes")
 		v := p.keptOr(p.in("x"), f32(math.Inf(-1)))
 		VMOVUPS(s.max(v, a), a)
-	})
-	s.combine("combine", func(a, b VecVirtual) VecVirtual { d := newLike(a); VADDPS(b, a, d); return d })
-	s.combine("combineMax", func(a, b VecVirtual) VecVirtual {
-		d, m := newLike(a), newLike(a)
-		VMAXPS(a, b, d) // b > a ? b : a
-		VCMPPS(Imm(isNaN), b, b, m)
-		VBLENDVPS(m, b, d, d)
-		return d
 	})
 	s.sumSq64()
 	s.allFinite()
 }
 
-// newLike is a fresh register of v's width.
-func newLike(v VecVirtual) VecVirtual {
-	if v.Size() == 16 {
-		return XMM()
-	}
-	return YMM()
+// total writes a fold that adds to one set of lanes.
+func (s *isa) total(name string, body func(p *pass)) {
+	s.fold(name, []string{"lanes"}, 0, s.plus, body)
 }
 
-// combine writes a function that folds lanes by halves; f takes lower and upper
-// halves. 256-bit and smaller registers do for both instruction sets.
-func (s *isa) combine(name string, f func(a, b VecVirtual) VecVirtual) {
-	TEXT(name+s.suffix, NOSPLIT, "func(lanes *[32]float32) (ret float32)")
-	Pragma("noescape")
-	p := Load(Param("lanes"), GP64())
-	v := make([]VecVirtual, 4)
-	for i := range v {
-		v[i] = YMM()
-		VMOVUPS(Mem{Base: p, Disp: 32 * i}, v[i])
-	}
-	y := f(f(v[0], v[2]), f(v[1], v[3]))
-	hi := XMM()
-	VEXTRACTF128(Imm(1), y, hi)
-	x := f(y.AsX().(VecVirtual), hi)
-	hi = XMM()
-	VMOVHLPS(x, x, hi)
-	x = f(x, hi)
-	hi = XMM()
-	VMOVSHDUP(x, hi)
-	x = f(x, hi)
-	Store(x, Return("ret"))
-	VZEROUPPER()
-	RET()
-}
+func (s *isa) plus(a, b VecVirtual) VecVirtual { return s.add(a, b) }
 
 // sumSq64 widens to float64; it takes a multiple of 32 elements.
 func (s *isa) sumSq64() {
