@@ -1,6 +1,7 @@
 package recipe
 
 import (
+	"fmt"
 	"path/filepath"
 	"unicode/utf8"
 
@@ -88,9 +89,9 @@ func dataText(c *call) (starlark.Value, error) {
 	return r, nil
 }
 
-// arrayRecord makes the value of a source whose samples are features and a label.
-func (c *call) arrayRecord(holdout float64, shape []int, classes int, make func() (*data.Array, error)) *record {
-	corpus := &arrayCorpus{make: make, holdout: holdout}
+// arrayRecord makes the value of a source whose samples are features and a label; name says what they are made of.
+func (c *call) arrayRecord(name string, holdout float64, shape []int, classes int, make func() (*data.Array, error)) *record {
+	corpus := &arrayCorpus{name: name, make: make, holdout: holdout}
 	r := c.newCorpus(holdout, func(held bool) train.Source { return &arraySource{corpus, shape, held} })
 	r.set("classes", starlark.MakeInt(classes))
 	r.set("shape", intTuple(shape))
@@ -130,6 +131,7 @@ func dataCSV(c *call) (starlark.Value, error) {
 	if cfg.Comma, size = utf8.DecodeRuneInString(separator); size == 0 || size != len(separator) {
 		return nil, c.bad("separator", "separator must be one character, not %q", separator)
 	}
+	name := fmt.Sprintf("csv %q %+v ", path, cfg)
 	if !filepath.IsAbs(path) {
 		path = filepath.Join(s.dir, filepath.FromSlash(path))
 	}
@@ -140,7 +142,7 @@ func dataCSV(c *call) (starlark.Value, error) {
 		}
 		shape = []int{columns - 1}
 	}
-	return c.arrayRecord(holdout, shape, classes, func() (*data.Array, error) { return data.ReadCSVFile(path, cfg) }), nil
+	return c.arrayRecord(name, holdout, shape, classes, func() (*data.Array, error) { return data.ReadCSVFile(path, cfg) }), nil
 }
 
 func dataDigits(c *call) (starlark.Value, error) {
@@ -163,7 +165,7 @@ func dataDigits(c *call) (starlark.Value, error) {
 		return nil, err
 	}
 	cfg := data.DigitsConfig{Samples: samples, Seed: uint64(seed), Noise: float32(noise)}
-	return c.arrayRecord(holdout, []int{1, data.DigitSize, data.DigitSize}, 10, func() (*data.Array, error) { return data.Digits(cfg) }), nil
+	return c.arrayRecord(fmt.Sprintf("digits %+v ", cfg), holdout, []int{1, data.DigitSize, data.DigitSize}, 10, func() (*data.Array, error) { return data.Digits(cfg) }), nil
 }
 
 func makeLoader(c *call) (starlark.Value, error) {

@@ -43,12 +43,19 @@ func (e *Error) Error() string {
 	if e.Block != "" {
 		where = append(where, "in block "+e.Block)
 	}
-	for i, c := range e.Pos.Callers {
-		if i == maxCallers {
-			where = append(where, fmt.Sprintf("and %d more calls", len(e.Pos.Callers)-i))
+	for callers := e.Pos.Callers; len(callers) > 0; {
+		if len(where) > maxCallers {
+			where = append(where, fmt.Sprintf("and %d more calls", len(callers)))
 			break
 		}
-		where = append(where, "called from "+c.String())
+		at, same := callers[0].String(), 0
+		for len(callers) > 0 && callers[0].String() == at {
+			callers, same = callers[1:], same+1
+		}
+		if same > 1 {
+			at += fmt.Sprintf(" (%d times)", same)
+		}
+		where = append(where, "called from "+at)
 	}
 	if len(where) > 0 {
 		b.WriteString("\n    " + strings.Join(where, ", "))
@@ -78,7 +85,7 @@ func (s *session) explain(err error, block string) error {
 	}
 	var parse syntax.Error
 	if errors.As(err, &parse) {
-		return &Error{Pos: toPosition(parse.Pos), Msg: syntaxHint(parse.Msg)}
+		return &Error{Pos: toPosition(parse.Pos), Msg: "syntax: " + syntaxHint(parse.Msg)}
 	}
 	var unresolved resolve.ErrorList
 	if errors.As(err, &unresolved) {
@@ -105,6 +112,10 @@ func (s *session) explainCall(eval *starlark.EvalError, block string) error {
 		stack, msg = late.stack, late.Error()
 	}
 	calls := frames(stack)
+	var missing *loadError
+	if errors.As(eval, &missing) {
+		msg = missing.Error()
+	}
 	arg := ""
 	var bad *argumentError
 	if errors.As(eval, &bad) {
@@ -114,6 +125,9 @@ func (s *session) explainCall(eval *starlark.EvalError, block string) error {
 		// Starlark blames the function that was called: the mistake is one frame further out.
 		msg, arg = s.rewriteCall(calls[0], msg, m)
 		calls = calls[1:]
+	}
+	if strings.HasPrefix(msg, cancelled) && len(calls) > 0 {
+		calls[0].Position = s.loop(calls[0].Position)
 	}
 	e := &Error{Msg: rewrite(msg), Block: block}
 	at := 0
@@ -143,9 +157,15 @@ var (
 	comparison = regexp.MustCompile(`^(\S+) (<|>|<=|>=) (\S+) not implemented$`)
 )
 
+// cancelled is what Starlark puts before the reason of a cancellation.
+const cancelled = "Starlark computation cancelled: "
+
 // rewrite puts Starlark's own messages into the words of ours.
 func rewrite(msg string) string {
-	msg = strings.TrimPrefix(strings.TrimPrefix(msg, "Starlark computation cancelled: "), "fail: ")
+	msg = strings.TrimPrefix(strings.TrimPrefix(msg, cancelled), "fail: ")
+	if msg == "Starlark stack overflow" {
+		return tooDeep
+	}
 	msg = suggestion.ReplaceAllString(msg, `; did you mean "$1"?`)
 	if m := comparison.FindStringSubmatch(msg); m != nil && (m[1] == "tensor" || m[3] == "tensor") {
 		return fmt.Sprintf("operator %s: tensors cannot be compared, they have no content while a model is traced; use ops.maximum, ops.relu, …", m[2])
@@ -171,7 +191,7 @@ func (s *session) rewriteCall(callee frame, msg string, m []string) (text, arg s
 		name = "nn." + name
 	}
 	if !strings.HasPrefix(m[2], "got an unexpected keyword argument") {
-		return name + ": the function " + m[2], ""
+		return name + ": " + m[2], ""
 	}
 	arg = m[3]
 	var names []string
@@ -216,4 +236,33 @@ func (s *session) argument(pos graph.Position, arg string) graph.Position {
 		return true
 	})
 	return found
+}
+
+// loop corrects a position inside a loop without any statement that has a place of its own, such as
+// while True: pass; Starlark gives the statement before it.
+func (s *session) loop(pos graph.Position) graph.Position {
+	f := s.files[pos.File]
+	if f == nil {
+		return pos
+	}
+	var next *graph.Position
+	inside := false
+	syntax.Walk(f, func(n syntax.Node) bool {
+		switch n.(type) {
+		case *syntax.ForStmt, *syntax.WhileStmt:
+			start, end := n.Span()
+			p := toPosition(start)
+			after := p.Line > pos.Line || p.Line == pos.Line && p.Col > pos.Col
+			inside = inside || !after && int(end.Line) >= pos.Line
+			if after && next == nil {
+				next = &p
+			}
+		}
+		return true
+	})
+	if inside || next == nil {
+		return pos
+	}
+	next.Callers = pos.Callers
+	return *next
 }

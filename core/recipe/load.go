@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"math"
 	"os"
 	"path"
 	"path/filepath"
@@ -121,6 +120,7 @@ func run(path string, o Options) (*session, error) {
 	defer s.root.Close()
 
 	thread := s.thread(o.MaxSteps)
+	defer watch(thread)()
 	if err := s.builtins(thread); err != nil {
 		return nil, s.explain(err, "")
 	}
@@ -133,23 +133,6 @@ func run(path string, o Options) (*session, error) {
 	s.modules[s.name] = &module{}
 	_, err = s.exec(thread, s.name, text, s.names)
 	return s, s.explain(err, "")
-}
-
-// thread makes a thread with a step limit.
-func (s *session) thread(steps uint64) *starlark.Thread {
-	t := &starlark.Thread{Name: s.name, Load: s.load}
-	t.SetLocal(localSession, s)
-	t.Print = func(_ *starlark.Thread, msg string) {
-		if s.options.Print != nil {
-			s.options.Print(msg)
-		}
-	}
-	t.SetMaxExecutionSteps(steps)
-	t.OnMaxSteps = func(t *starlark.Thread) {
-		t.SetMaxExecutionSteps(math.MaxUint64)
-		t.Cancel(fmt.Sprintf("stopped after %d steps; a recipe only describes a run, put the work in ops", steps))
-	}
-	return t
 }
 
 // exec parses and runs one file. Its globals are frozen afterwards.
@@ -213,7 +196,7 @@ func (s *session) openLibrary(thread *starlark.Thread, file string) (starlark.St
 			}
 			return nil
 		})
-		return nil, &loadError{stdPrefix + file, fmt.Sprintf("the standard library has no such file%s; it has %s", didYouMean(stdPrefix+file, names), strings.Join(names, ", "))}
+		return nil, &loadError{stdPrefix + file, fmt.Sprintf("the standard library has no such file; it has %s%s", strings.Join(names, ", "), didYouMean(stdPrefix+file, names))}
 	}
 	return s.exec(thread, stdPrefix+file, string(text), s.library)
 }

@@ -69,8 +69,9 @@ func (s *session) forward(fn starlark.Callable) func(train.Input) (*graph.Graph,
 // trace runs fn in a fresh trace and returns the graph that it leaves.
 func (s *session) trace(training bool, fn func(*trace) error) (*graph.Graph, error) {
 	t := newTrace(s.thread(s.options.MaxSteps), training)
+	defer watch(t.thread)()
 	err := fn(t)
-	if err == nil && t.late != nil {
+	if t.late != nil { // it came before err, and nothing has reported it
 		err = &starlark.EvalError{Msg: t.late.Error(), CallStack: t.late.(*lateError).stack}
 	}
 	if err != nil {

@@ -3,6 +3,7 @@ package recipe
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"go.starlark.net/starlark"
 
@@ -77,6 +78,11 @@ func opsDeclarations() []declaration {
 		decls = append(decls, declaration{b.name + "(a, b)", b.doc, operatorOp(b.name)})
 	}
 	return decls
+}
+
+// isOp reports whether ops has a function of that name.
+func isOp(name string) bool {
+	return slices.ContainsFunc(opsDeclarations(), func(d declaration) bool { return strings.HasPrefix(d.signature, name+"(") })
 }
 
 // apply runs one operation once the arguments are unpacked; inputs are given by reference, so that they can be named in the

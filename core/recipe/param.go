@@ -121,5 +121,5 @@ func (s *session) unknownSets() error {
 	if len(names) > 0 {
 		list = "it has " + strings.Join(names, ", ")
 	}
-	return fmt.Errorf("--set %s=%s: %s has no param %q%s; %s", unknown[0], s.sets[unknown[0]], s.name, unknown[0], didYouMean(unknown[0], names), list)
+	return fmt.Errorf("--set %s=%s: %s has no param %q; %s%s", unknown[0], s.sets[unknown[0]], s.name, unknown[0], list, didYouMean(unknown[0], names))
 }

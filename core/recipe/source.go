@@ -131,14 +131,15 @@ func (s *textSource) Dataset() (data.Dataset, error) {
 	return text.Train(s.context)
 }
 
-// String says how samples are cut from the text: it enters the recipe's digest, the content's fingerprint besides.
+// String says where the text comes from and how samples are cut from it: it enters the recipe's digest.
 func (s *textSource) String() string {
-	return fmt.Sprintf("text(tokenizer %s, context %d, holdout %v, held out %v)", s.tokenizer.Name(), s.context, s.corpus.cfg.Holdout, s.holdout)
+	return fmt.Sprintf("text(%q, tokenizer %s, context %d, holdout %v, held out %v)", s.corpus.cfg.Pattern, s.tokenizer.Name(), s.context, s.corpus.cfg.Holdout, s.holdout)
 }
 
 // arrayCorpus is a small dataset that is held in memory whole. It is made in Scan, because its size
 // is known only then.
 type arrayCorpus struct {
+	name    string // what it is made of, in a canonical form
 	make    func() (*data.Array, error)
 	holdout float64
 
@@ -246,9 +247,9 @@ func (s *arraySource) Dataset() (data.Dataset, error) {
 	return a, nil
 }
 
-// String enters the recipe's digest, the fingerprint of the samples besides.
+// String says where the samples come from: it enters the recipe's digest.
 func (s *arraySource) String() string {
-	return fmt.Sprintf("array(holdout %v, held out %v)", s.corpus.holdout, s.held)
+	return fmt.Sprintf("%s(holdout %v, held out %v)", s.corpus.name, s.corpus.holdout, s.held)
 }
 
 // csvColumns counts the columns of a table by its first line.

@@ -47,6 +47,9 @@ func (x *Tensor) Attr(name string) (starlark.Value, error) {
 	case "size":
 		return starlark.MakeInt(x.value.Shape.Numel()), nil
 	}
+	if isOp(name) {
+		return nil, fmt.Errorf("a tensor has no %q; it is a function: write ops.%s(x, …)", name, name)
+	}
 	if nearest(name, tensorAttrs) == "" {
 		return nil, fmt.Errorf("a tensor has no %q; it has shape, dtype, rank and size, everything else is a function of ops or nn, such as ops.reshape(x, shape)", name)
 	}
