@@ -543,7 +543,7 @@ DATA philox_order_AVX2<>+24(SB)/8, $0x0000000000000003
 GLOBL philox_order_AVX2<>(SB), RODATA|NOPTR, $32
 
 // func dropoutAVX2(dst []float32, x []float32, ctr *[4]uint32, keys *[20]uint32, threshold uint32, scale float32)
-// Requires: AVX, AVX2, SSE2
+// Requires: AVX, AVX2
 TEXT ·dropoutAVX2(SB), NOSPLIT, $0-72
 	MOVQ dst_base+0(FP), AX
 	MOVQ x_base+24(FP), CX
@@ -555,14 +555,14 @@ TEXT ·dropoutAVX2(SB), NOSPLIT, $0-72
 	JL   end32
 
 by32:
-	MOVQ         DI, X0
+	VMOVQ        DI, X0
 	VPBROADCASTQ X0, Y0
 	VPADDQ       philox_order_AVX2<>+0(SB), Y0, Y0
 	ADDQ         $+4, DI
 	VPBROADCASTD 4(BX), Y1
 	VPBROADCASTD 8(BX), Y2
 	VPBROADCASTD 12(BX), Y3
-	MOVQ         DI, X4
+	VMOVQ        DI, X4
 	VPBROADCASTQ X4, Y4
 	VPADDQ       philox_order_AVX2<>+0(SB), Y4, Y4
 	ADDQ         $+4, DI

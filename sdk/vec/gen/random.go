@@ -71,7 +71,7 @@ func (s *isa) dropoutGroup(vectors int, order Mem, dst, x, ctr, keys Register, l
 			VPBROADCASTQ(lo, low)
 		} else {
 			first := XMM()
-			MOVQ(lo, first)
+			VMOVQ(lo, first)
 			VPBROADCASTQ(first, low)
 		}
 		w[i][0] = s.vec()
