@@ -17,13 +17,22 @@ var productKernels = []kernel{
 	{"linear_grad_b", "f32", linearGradB},
 }
 
-// gemmThrift is the work, in multiply-adds, below which a block is not worth a task of its own.
-const gemmThrift = 1 << 18
+const (
+	// gemmThrift is the work, in multiply-adds, below which a block is not worth a task of its own.
+	gemmThrift = 1 << 18
+	// gemmShare is the work that a task gets where there is enough of it: packing its operands then costs a few percent.
+	gemmShare = 8 << 20
+)
 
-// gemmBlocks returns the rows and columns of the blocks that a product is cut into: vec's proposal, halved while there are
-// fewer than four blocks that are worth it. Low blocks lose more to packing than narrow ones do.
+// gemmBlocks returns the rows and columns of the blocks that a product is cut into: vec's proposal, with higher blocks while
+// four remain or each has less than its share, and halved while there are fewer than four that are worth it. Low blocks
+// lose more to packing than narrow ones do.
 func gemmBlocks(m, n, k int) (mb, nb int) {
 	mb, nb = vec.GemmTasks(m, n, k)
+	parts := max(4, blocks(m*n*k/gemmShare, 2)*2)
+	if high := blocks(m, blocks(parts, blocks(n, nb))); high > mb {
+		mb = min((high+13)/14*14, 40*14)
+	}
 	for blocks(m, mb)*blocks(n, nb) < 4 && mb*nb*k > 2*gemmThrift {
 		switch {
 		case mb > 112 || mb >= 28 && nb < 64:
