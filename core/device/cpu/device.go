@@ -96,7 +96,7 @@ func (d *Device) Bind(c device.Call) (func(), error) {
 	}
 	run, err := mk(d, c)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", c.Op.Name, err)
+		return nil, fmt.Errorf("cpu: %s: %w", c.Op.Name, err)
 	}
 	if d.track {
 		run = d.tracked(run, c.Out)

@@ -91,8 +91,8 @@ func TestUnknownKernels(t *testing.T) {
 		call device.Call
 		want string
 	}{
-		{device.Call{Op: &graph.Op{Name: "hologram"}, In: []device.Tensor{f32}}, "no kernel for hologram(f32): the cpu device has no kernel for that operation"},
-		{device.Call{Op: graph.OpAdd, In: []device.Tensor{f32, i32}}, "no kernel for add(f32 i32): the cpu device takes (f32 f32)"},
+		{device.Call{Op: &graph.Op{Name: "hologram"}, In: []device.Tensor{f32}}, "no kernel for hologram(f32): the device has no kernel for that operation"},
+		{device.Call{Op: graph.OpAdd, In: []device.Tensor{f32, i32}}, "no kernel for add(f32 i32): the device takes (f32 f32)"},
 		{device.Call{Op: graph.OpLinear, In: []device.Tensor{f32}}, "takes (f32 f32) or (f32 f32 f32)"},
 		{device.Call{Op: graph.OpScale, In: []device.Tensor{f32}, Out: []device.Tensor{f32}}, "attributes"},
 		{device.Call{Op: graph.OpAdd, In: []device.Tensor{f32, f32}, Out: []device.Tensor{f32}, Accum: true}, "cannot accumulate"},

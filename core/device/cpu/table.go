@@ -63,15 +63,15 @@ func find(c device.Call) (maker, error) {
 	for _, t := range c.In {
 		types = append(types, t.DType.String())
 	}
-	have := "the cpu device has no kernel for that operation"
+	have := "the device has no kernel for that operation"
 	if len(entries) > 0 {
 		var forms []string
 		for _, k := range entries {
 			forms = append(forms, "("+k.in+")")
 		}
-		have = "the cpu device takes " + strings.Join(forms, " or ")
+		have = "the device takes " + strings.Join(forms, " or ")
 	}
-	return nil, fmt.Errorf("no kernel for %s(%s): %s", c.Op.Name, strings.Join(types, " "), have)
+	return nil, fmt.Errorf("cpu: no kernel for %s(%s): %s", c.Op.Name, strings.Join(types, " "), have)
 }
 
 // f32 views a tensor's memory as float32; i32, u32 and f64 likewise.
@@ -84,7 +84,7 @@ func u32(t device.Tensor) []uint32  { return tensor.View[uint32](t.Bytes()) }
 func attrs[T any](c device.Call) (T, error) {
 	a, ok := c.Attrs.(T)
 	if !ok {
-		return a, fmt.Errorf("cpu: %s has attributes of type %T, not %T", c.Op.Name, c.Attrs, a)
+		return a, fmt.Errorf("attributes of type %T where %T belong", c.Attrs, a)
 	}
 	return a, nil
 }
