@@ -118,8 +118,8 @@ func (l *loop) prepare(ctx context.Context) error {
 	if l.engine, err = newEngine(s, &l.env); err != nil {
 		return err
 	}
-	l.env.Observe(Event{Kind: EventPlan, Text: l.engine.plan.Summary().Line()})
 	if l.env.Rank == 0 {
+		l.env.Observe(Event{Kind: EventPlan, Text: l.engine.plan.Summary().Line()})
 		for _, note := range l.engine.plan.Notes {
 			l.env.Observe(Event{Kind: EventWarning, Text: note})
 		}
