@@ -20,6 +20,9 @@ func TestReference(t *testing.T) {
 	golden(t, "api.txt", signatures.String())
 }
 
+// The stubs for editors lie beside the recipes; Pyright finds predeclared names by the file's name.
+func TestStubs(t *testing.T) { golden(t, "../../../recipes/__builtins__.pyi", Stubs()) }
+
 // Every operation with a gradient is within reach of a recipe.
 func TestOpsCoverTheTable(t *testing.T) {
 	// What recipes have under another name, or get from the tracer.

@@ -2,6 +2,7 @@ package recipe
 
 import (
 	"path/filepath"
+	"sync"
 	"testing"
 
 	"starling/core/graph"
@@ -49,4 +50,25 @@ func TestShippedRecipesDescribeRuns(t *testing.T) {
 			}
 		})
 	}
+}
+
+// In-process ranks trace and call hooks at the same time; nothing is shared but what is frozen.
+func TestConcurrentTraces(t *testing.T) {
+	spec := mustLoad(t, shipped+"/convnet_digits.star")
+	want := lossGraph(t, spec, false).String()
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			g, err := spec.Model.Loss(train.BatchInputs(spec.Data.Source.Fields(), spec.Data.MicroBatch), false)
+			if err != nil {
+				t.Error(err)
+			} else if g.String() != want {
+				t.Error("a concurrent trace differs")
+			}
+			if a, err := spec.OnEval(train.Metrics{"accuracy": 1}); err != nil || !a.Stop {
+				t.Errorf("hook: %+v, %v", a, err)
+			}
+		})
+	}
+	wg.Wait()
 }
