@@ -90,7 +90,7 @@ func (d *display) event(e train.Event) {
 func (d *display) figures(what string, e train.Event) {
 	l := d.log.Info().Int("step", e.Step)
 	for _, k := range sortedKeys(e.Vals) {
-		l = l.Float64(k, e.Vals[k])
+		l = l.Float64(k, round(e.Vals[k], 4))
 	}
 	l.Msg(what)
 }
