@@ -1,8 +1,11 @@
 // Package sdk is what third parties import to extend Starling.
 //
-// It is a module of its own, starling/sdk, with no dependencies and nothing of
-// the runtime in it, so that a plugin's build never meets the runtime's
-// modules. Package vec holds the vector kernels that the runtime's CPU device
-// and optimizer plugins share: a plugin that computes with them gives the same
-// bits as the runtime would, on every processor.
+// A plugin is a program of its own that the runtime starts beside each rank. Its main function is one call:
+//
+//	func main() { sdk.Serve(&lion{}) }
+//
+// where the argument is an [Optimizer] or a [Sink]. The plugin never meets the runtime's modules: this module depends on gRPC and
+// go-plugin only. Package vec holds the vector kernels that the runtime's CPU device and plugins share: a plugin that computes
+// with them gives the same bits as the runtime would, on every processor. Package proto/v1 is the protocol, for plugins in
+// other languages; package shm the shared memory beside it.
 package sdk

@@ -1,0 +1,292 @@
+package sdk
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"runtime"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	pb "starling/sdk/proto/v1"
+	"starling/sdk/shm"
+	"starling/sdk/vec"
+)
+
+// optimizerServer serves an optimizer: it maps the runtime's memory, copies what each task needs into the task's slot, and lets the
+// optimizer renew it there.
+type optimizerServer struct {
+	pb.UnimplementedOptimizerServer
+	optimizer Optimizer
+	manifest  Manifest
+
+	params  []serverParam
+	task    int64 // most elements of a task; 0: whole parameters
+	threads int
+	ring    *shm.Ring
+	slots   []*shm.Mapping
+	grads   [][]float32 // one for each worker
+}
+
+type serverParam struct {
+	name        string
+	shape       []int
+	group       int
+	from        int
+	value, grad []float32
+	state       [][]float32
+	firstTask   int64
+}
+
+// Setup maps the memory.
+func (s *optimizerServer) Setup(_ context.Context, r *pb.SetupRequest) (*pb.SetupResponse, error) {
+	if s.ring != nil {
+		return nil, status.Error(codes.FailedPrecondition, "Setup is called once")
+	}
+	if err := vec.Init(); err != nil {
+		return nil, status.Error(codes.FailedPrecondition, err.Error())
+	}
+	s.threads = max(1, int(r.Threads))
+	runtime.GOMAXPROCS(s.threads + 1) // one for the messages
+	if err := s.mapMemory(r); err != nil {
+		return nil, status.Error(codes.FailedPrecondition, err.Error())
+	}
+	return &pb.SetupResponse{}, guarded("Setup", func() error { return s.optimizer.Setup(hypersOf(r.Hypers)) })
+}
+
+func (s *optimizerServer) mapMemory(r *pb.SetupRequest) error {
+	var mem [][]byte
+	for _, m := range r.Memories {
+		x, err := shm.Map(uintptr(m.Fd), 0, m.Bytes, false)
+		if err != nil {
+			return err
+		}
+		mem = append(mem, x.Bytes)
+	}
+	view := func(p *pb.Place, n int64) ([]float32, error) {
+		if int(p.GetMemory()) >= len(mem) {
+			return nil, fmt.Errorf("there is no memory %d", p.GetMemory())
+		}
+		m := mem[p.GetMemory()]
+		if p.GetOffset() < 0 || n < 0 || p.GetOffset()+4*n > int64(len(m)) {
+			return nil, fmt.Errorf("%d elements at %d lie outside a memory of %d bytes", n, p.GetOffset(), len(m))
+		}
+		return floats(m[p.GetOffset() : p.GetOffset()+4*n]), nil
+	}
+	s.task = r.Scratch.GetTaskElements()
+	tasks, most := int64(0), int64(0)
+	for _, p := range r.Parameters {
+		n := p.To - p.From
+		x := serverParam{name: p.Name, group: int(p.Group), from: int(p.From), firstTask: tasks}
+		for _, d := range p.Shape {
+			x.shape = append(x.shape, int(d))
+		}
+		var err error
+		if x.value, err = view(p.Value, n); err != nil {
+			return fmt.Errorf("parameter %s: %w", p.Name, err)
+		}
+		if x.grad, err = view(p.Gradient, n); err != nil {
+			return fmt.Errorf("gradient of %s: %w", p.Name, err)
+		}
+		for i, place := range p.State {
+			v, err := view(place, p.StateElements[i])
+			if err != nil {
+				return fmt.Errorf("state %d of %s: %w", i, p.Name, err)
+			}
+			x.state = append(x.state, v)
+		}
+		tasks += taskCount(n, s.task)
+		most = max(most, n)
+		s.params = append(s.params, x)
+	}
+	return s.mapScratch(r.Scratch, most)
+}
+
+func (s *optimizerServer) mapScratch(r *pb.Scratch, most int64) error {
+	fd := uintptr(r.GetMemory().GetFd())
+	header, err := shm.Map(fd, 0, shm.HeaderBytes, true)
+	if err != nil {
+		return err
+	}
+	if s.ring, err = shm.NewRing(header.Bytes, int(r.Count)); err != nil {
+		return err
+	}
+	for i := range int64(r.Count) {
+		m, err := shm.Map(fd, r.First+i*r.Stride, r.Stride, true)
+		if err != nil {
+			return err
+		}
+		s.slots = append(s.slots, m)
+	}
+	workers := s.threads
+	if s.task > 0 {
+		most = min(most, s.task)
+	} else {
+		workers = 1
+	}
+	for range workers {
+		s.grads = append(s.grads, make([]float32, most))
+	}
+	return nil
+}
+
+// taskCount is the number of tasks of a range of n elements.
+func taskCount(n, task int64) int64 {
+	switch {
+	case n == 0:
+		return 0
+	case task == 0:
+		return 1
+	}
+	return (n + task - 1) / task
+}
+
+// Step computes tasks on every thread, in order of their numbers.
+func (s *optimizerServer) Step(ctx context.Context, r *pb.StepRequest) (*pb.StepResponse, error) {
+	if s.ring == nil {
+		return nil, status.Error(codes.FailedPrecondition, "Step before Setup")
+	}
+	var stopped atomic.Bool
+	defer context.AfterFunc(ctx, func() { stopped.Store(true) })()
+	var next atomic.Int64
+	next.Store(r.First)
+	var once sync.Once
+	var failure error
+	var wg sync.WaitGroup
+	for k := range s.grads {
+		wg.Go(func() {
+			for t := next.Add(1) - 1; t < r.Last && !stopped.Load(); t = next.Add(1) - 1 {
+				if err := s.compute(t, r, s.grads[k], &stopped); err != nil {
+					once.Do(func() { failure = err })
+					stopped.Store(true)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if failure != nil && !errors.Is(failure, shm.ErrStopped) {
+		return nil, failure
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, status.FromContextError(err).Err()
+	}
+	return &pb.StepResponse{}, nil
+}
+
+// compute runs one task through its slot.
+func (s *optimizerServer) compute(task int64, r *pb.StepRequest, grad []float32, stopped *atomic.Bool) error {
+	i, _ := slices.BinarySearchFunc(s.params, task+1, func(p serverParam, t int64) int { return int(p.firstTask - t) })
+	p := &s.params[i-1] // the last that begins at or before the task; those without elements share their number with the next
+	lo, hi := 0, len(p.value)
+	if s.task > 0 {
+		lo = int((task - p.firstTask) * s.task)
+		hi = min(hi, lo+int(s.task))
+	}
+	if err := s.ring.AwaitTurn(task, stopped); err != nil {
+		return err
+	}
+	slot := s.slots[s.ring.Slot(task)].Bytes
+	carve := func(n int) []float32 {
+		f := floats(slot[: 4*n : 4*n])
+		slot = slot[(4*n+63)/64*64:]
+		return f
+	}
+	t := Tensor{Name: p.name, Shape: p.shape, Group: p.group, From: p.from + lo, To: p.from + hi, Step: int(r.Step), Threads: s.threads}
+	if s.task > 0 {
+		t.Threads = 1
+	}
+	if p.group < len(r.Rates) {
+		t.Rate = r.Rates[p.group]
+	}
+	t.Param, t.Grad = carve(hi-lo), grad[:hi-lo:hi-lo]
+	copy(t.Param, p.value[lo:hi])
+	vec.Scale(t.Grad, p.grad[lo:hi], float32(r.GradScale))
+	for _, x := range p.state {
+		if s.task > 0 {
+			x = x[lo:hi]
+		}
+		c := carve(len(x))
+		copy(c, x)
+		t.State = append(t.State, c)
+	}
+	what := fmt.Sprintf("Step for %s[%d:%d]", p.name, t.From, t.To)
+	if err := guarded(what, func() error {
+		defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+		return s.optimizer.Step(&t)
+	}); err != nil {
+		return err
+	}
+	s.ring.Ready(task, hi-lo)
+	return nil
+}
+
+// panicText describes a panic with the place in the plugin's code where it began.
+func panicText(p any) string {
+	text := fmt.Sprint(p)
+	if e, ok := p.(runtime.Error); ok {
+		if _, fault := p.(interface{ Addr() uintptr }); fault {
+			text = "it touched memory that is not its own: " + e.Error()
+		}
+	}
+	var at []string
+	pcs := make([]uintptr, 32)
+	frames := runtime.CallersFrames(pcs[:runtime.Callers(3, pcs)])
+	for f, more := frames.Next(); more && len(at) < 4; f, more = frames.Next() {
+		if !strings.HasPrefix(f.Function, "runtime.") && !strings.HasPrefix(f.Function, "starling/sdk.") {
+			at = append(at, fmt.Sprintf("%s:%d", f.File, f.Line))
+		}
+	}
+	if len(at) > 0 {
+		text += " at " + strings.Join(at, ", ")
+	}
+	return text
+}
+
+// Upgrade implements the service.
+func (s *optimizerServer) Upgrade(_ context.Context, r *pb.UpgradeRequest) (*pb.UpgradeResponse, error) {
+	u, ok := s.optimizer.(Upgrader)
+	if !ok {
+		return nil, status.Errorf(codes.Unimplemented, "plugin %s cannot upgrade state of version %d", s.manifest.Name, r.FromVersion)
+	}
+	var shape []int
+	for _, d := range r.Parameter.GetShape() {
+		shape = append(shape, int(d))
+	}
+	old := map[string][]float32{}
+	for k, b := range r.State {
+		old[k] = make([]float32, len(b)/4)
+		for i := range old[k] {
+			old[k][i] = math.Float32frombits(binary.LittleEndian.Uint32(b[4*i:]))
+		}
+	}
+	out := &pb.UpgradeResponse{State: map[string][]byte{}}
+	err := guarded("Upgrade", func() error {
+		state, err := u.Upgrade(int(r.FromVersion), shape, old)
+		for k, v := range state {
+			b := make([]byte, 0, 4*len(v))
+			for _, x := range v {
+				b = binary.LittleEndian.AppendUint32(b, math.Float32bits(x))
+			}
+			out.State[k] = b
+		}
+		return err
+	})
+	return out, err
+}
+
+// floats is memory as float32 values.
+func floats(b []byte) []float32 {
+	if len(b) < 4 {
+		return nil
+	}
+	return unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/4)
+}
