@@ -144,13 +144,6 @@ func contains(t *testing.T, text string, wants ...string) {
 	}
 }
 
-func setArgs(kv ...string) (out []string) {
-	for _, s := range kv {
-		out = append(out, "--set", s)
-	}
-	return out
-}
-
 func invarianceRecipe() string { return filepath.Join("..", "..", "recipes", "invariance.star") }
 
 func ranksArg(n int) string { return fmt.Sprintf("ranks=%d", n) }

@@ -78,15 +78,6 @@ func (s *saver) wait(ctx context.Context) error {
 	return s.tolerate(s.files.Wait(ctx))
 }
 
-// last is the newest checkpoint that was committed, "" if none.
-func (s *saver) last() string {
-	if s.files == nil {
-		return ""
-	}
-	e, _ := s.files.Last()
-	return e.Path
-}
-
 func (s *saver) used() bool { return s.saves > 0 }
 
 func (s *saver) close() {
