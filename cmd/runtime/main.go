@@ -69,7 +69,7 @@ Start with:
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return &exitError{2, fmt.Errorf("%w\nSee '%s --help'", err, c.CommandPath())}
 	})
-	root.AddCommand(newExec(started), newCheck(), newPlan(), newSample(), newVersion())
+	root.AddCommand(newExec(started), newCheck(), newPlan(), newSample(), newReference(), newVersion())
 	return root
 }
 

@@ -265,6 +265,7 @@ func (l *loop) step(ctx context.Context) (m Metrics, stop bool, err error) {
 		l.env.Observe(Event{Kind: EventStep, Step: st.Step, Total: l.total, Vals: m})
 	}
 	m["step"] = float64(st.Step)
+	delete(m, "tokens_per_s") // a hook decides on every rank alike, so it sees nothing that ranks measure for themselves
 	return m, out.stop, nil
 }
 
