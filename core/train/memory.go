@@ -39,7 +39,7 @@ func PlanMemory(s *Spec, p *plan.Plan, scratch int64) MemoryPlan {
 			m.Corpus += e.Source.Corpus().Bytes()
 		}
 	}
-	if p.Settings.Rank == 0 {
+	if p.Settings.Rank == 0 && s.Checkpoint != nil {
 		m.Snapshot = snapshotBytes(p)
 	}
 	return m
