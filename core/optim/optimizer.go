@@ -10,18 +10,25 @@ import (
 	"starling/core/tensor/detmath"
 )
 
-// Slot is a piece of optimizer state with its parameter's shape, stored as <parameter>/<Name>.
+// Slot is a piece of optimizer state, stored as <parameter>/<Name>.
 type Slot struct {
 	Name string
 	Init float64
+	// Own says that Shape is its shape; else it has its parameter's.
+	Own   bool
+	Shape []int
 }
 
 // Update is the operation that runs on one parameter.
 type Update struct {
-	Op    string // name in the table of operations
+	Op    string // name in the table of operations; "" for an external update
 	Attrs any
 	Slots []Slot
 	Group int // row of the table of hyper-parameters
+	// External, if set, is the optimizer that makes the update outside the program, after the operations of the others.
+	External any
+	// Whole says that the update looks at the parameter as a whole; others work element by element.
+	Whole bool
 }
 
 // Optimizer says what happens to parameters at each step.
@@ -151,7 +158,7 @@ func (o AdamW) groups() groups { return groups{o.WeightDecay, o.ParamGroups} }
 
 // Update runs adamw with the moments m and v.
 func (o AdamW) Update(p graph.ParamAttrs) Update {
-	return Update{"adamw", graph.AdamWAttrs{}, []Slot{{"m", 0}, {"v", 0}}, o.groups().of(p)}
+	return Update{Op: "adamw", Attrs: graph.AdamWAttrs{}, Slots: []Slot{{Name: "m"}, {Name: "v"}}, Group: o.groups().of(p)}
 }
 
 // Groups is the number of rows.
@@ -200,9 +207,9 @@ func (o SGD) groups() groups { return groups{o.WeightDecay, o.ParamGroups} }
 
 // Update runs sgd, with a momentum slot where momentum is not 0.
 func (o SGD) Update(p graph.ParamAttrs) Update {
-	u := Update{"sgd", graph.SGDAttrs{Momentum: o.Momentum != 0, Nesterov: o.Nesterov}, nil, o.groups().of(p)}
+	u := Update{Op: "sgd", Attrs: graph.SGDAttrs{Momentum: o.Momentum != 0, Nesterov: o.Nesterov}, Group: o.groups().of(p)}
 	if o.Momentum != 0 {
-		u.Slots = []Slot{{"momentum", 0}}
+		u.Slots = []Slot{{Name: "momentum"}}
 	}
 	return u
 }
