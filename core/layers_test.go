@@ -17,6 +17,7 @@ var layers = []string{
 	"cmd/runtime",
 	"core/recipe",
 	"core/train",
+	"core/plugin",
 	"core/cluster",
 	"core/checkpoint",
 	"core/data",

@@ -1,0 +1,444 @@
+package plugin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"starling/sdk"
+	pb "starling/sdk/proto/v1"
+	"starling/sdk/shm"
+	"starling/sdk/vec"
+)
+
+// Memory is a piece of memory that a plugin may map.
+type Memory struct {
+	Bytes []byte
+	File  *os.File
+}
+
+// Range is the part of a parameter that this rank renews, and where its values lie.
+type Range struct {
+	Name     string
+	Shape    []int
+	Group    int
+	From, To int // elements of the parameter
+	Value    Place
+	Gradient Place
+	State    []Place // in the order of the manifest
+}
+
+// Place is where values lie: a memory of UpdaterConfig.Memories and a byte offset.
+type Place struct {
+	Memory   int
+	Offset   int64
+	Elements int
+}
+
+// UpdaterConfig describes an optimizer to be run on one rank.
+type UpdaterConfig struct {
+	Use      *Use
+	Hypers   map[string]any
+	Memories []Memory
+	Ranges   []Range
+	Threads  int
+	// Timeout is how long one task may take; 0: a minute.
+	Timeout time.Duration
+	// Retries is how often the plugin is started again in one step; 0: three times.
+	Retries int
+	Log     Log
+}
+
+const (
+	// taskElements is the size of an element-wise task: with the gradient, two slots of state and the results it stays
+	// within a core's second-level cache.
+	taskElements = 16 << 10
+	// maxScratch bounds the scratch memory of element-wise optimizers.
+	maxScratch = 8 << 20
+)
+
+// Updater runs a plugin's optimizer on one rank. Its methods are called from one goroutine.
+//
+// The plugin computes tasks into slots of the scratch memory, at most as many ahead as there are slots. A result is looked at and
+// copied to its place as a whole: a task has either happened or not. When the plugin dies, hangs or hands over rubbish it is started again and
+// goes on with the tasks that have not happened.
+type Updater struct {
+	cfg     UpdaterConfig
+	tasks   []task
+	done    []bool
+	ring    *shm.Ring
+	scratch *os.File
+	whole   *shm.Mapping
+	first   int64 // offset of slot 0
+	stride  int64
+	size    int64 // most elements of a task, 0: whole tensors
+	files   []*os.File
+	request *pb.SetupRequest
+	process *Process
+	// Restarts counts how often the plugin was started again.
+	Restarts int
+}
+
+// task is a range of a Range.
+type task struct {
+	at     *Range
+	lo, hi int // within the Range
+}
+
+// NewUpdater lays out the scratch memory. It starts nothing.
+func NewUpdater(cfg UpdaterConfig) (*Updater, error) {
+	if !shm.Supported {
+		return nil, shm.ErrUnsupported
+	}
+	if cfg.Timeout == 0 {
+		cfg.Timeout = time.Minute
+	}
+	if cfg.Retries == 0 {
+		cfg.Retries = 3
+	}
+	cfg.Threads = max(1, cfg.Threads)
+	u := &Updater{cfg: cfg}
+	elementwise := cfg.Use.Manifest.Optimizer.Granularity == sdk.Elementwise
+	if elementwise {
+		u.size = taskElements
+	}
+	slot := int64(0)
+	for i := range cfg.Ranges {
+		r := &cfg.Ranges[i]
+		n := r.To - r.From
+		step := n
+		if elementwise {
+			step = taskElements
+		}
+		for lo := 0; lo < n; lo += step {
+			t := task{r, lo, min(n, lo+step)}
+			u.tasks = append(u.tasks, t)
+			slot = max(slot, t.bytes(elementwise))
+		}
+	}
+	u.done = make([]bool, len(u.tasks))
+	page := int64(max(os.Getpagesize(), shm.HeaderBytes))
+	u.first, u.stride = page, (max(slot, 1)+page-1)/page*page
+	count := int64(1)
+	if elementwise {
+		count = max(2, min(int64(4*cfg.Threads), maxScratch/u.stride, shm.MaxSlots))
+	}
+	if err := u.share(u.first + count*u.stride); err != nil {
+		u.Close()
+		return nil, err
+	}
+	var err error
+	if u.ring, err = shm.NewRing(u.whole.Bytes[:shm.HeaderBytes], int(count)); err != nil {
+		u.Close()
+		return nil, err
+	}
+	u.request = u.setup(count)
+	return u, nil
+}
+
+// bytes is what a task takes in a slot.
+func (t task) bytes(elementwise bool) int64 {
+	n := aligned(t.hi - t.lo)
+	for _, s := range t.at.State {
+		if elementwise {
+			n += aligned(t.hi - t.lo)
+		} else {
+			n += aligned(s.Elements)
+		}
+	}
+	return n
+}
+
+// aligned is the size of n elements, rounded up to a cache line.
+func aligned(n int) int64 { return (4*int64(n) + 63) / 64 * 64 }
+
+// share makes the scratch memory and read-only descriptors of everything else.
+func (u *Updater) share(scratch int64) error {
+	var err error
+	if u.scratch, err = shm.Create("scratch", scratch); err != nil {
+		return err
+	}
+	if u.whole, err = shm.Map(u.scratch.Fd(), 0, scratch, true); err != nil {
+		return err
+	}
+	for _, m := range u.cfg.Memories {
+		f, err := shm.ReadOnly(m.File)
+		if err != nil {
+			return err
+		}
+		u.files = append(u.files, f)
+	}
+	return nil
+}
+
+// setup is the message that describes everything to the plugin.
+func (u *Updater) setup(count int64) *pb.SetupRequest {
+	fd := uint32(FirstFile)
+	r := &pb.SetupRequest{Hypers: map[string]*pb.Value{}, Threads: int32(u.cfg.Threads)}
+	for k, v := range u.cfg.Hypers {
+		r.Hypers[k] = sdk.ToValue(v)
+	}
+	for _, m := range u.cfg.Memories {
+		r.Memories = append(r.Memories, &pb.Memory{Fd: fd, Bytes: int64(len(m.Bytes))})
+		fd++
+	}
+	r.Scratch = &pb.Scratch{Memory: &pb.Memory{Fd: fd, Bytes: int64(len(u.whole.Bytes))}, First: u.first, Stride: u.stride, Count: int32(count), TaskElements: u.size}
+	place := func(p Place) *pb.Place { return &pb.Place{Memory: uint32(p.Memory), Offset: p.Offset} }
+	for _, x := range u.cfg.Ranges {
+		p := &pb.Parameter{Name: x.Name, Group: int32(x.Group), From: int64(x.From), To: int64(x.To), Value: place(x.Value), Gradient: place(x.Gradient)}
+		for _, d := range x.Shape {
+			p.Shape = append(p.Shape, int64(d))
+		}
+		for _, s := range x.State {
+			p.State = append(p.State, place(s))
+			p.StateElements = append(p.StateElements, int64(s.Elements))
+		}
+		r.Parameters = append(r.Parameters, p)
+	}
+	return r
+}
+
+// ScratchBytes is the memory that the updater has beside parameters, gradients and state.
+func (u *Updater) ScratchBytes() int64 { return int64(len(u.whole.Bytes)) }
+
+// Tasks is the number of tasks of a step, Done how many of the step that failed last have happened.
+func (u *Updater) Tasks() int { return len(u.tasks) }
+
+// PID is the plugin's process, 0 while none runs.
+func (u *Updater) PID() int {
+	if u.process == nil {
+		return 0
+	}
+	return u.process.PID()
+}
+
+// Start starts the plugin, so that the first step does not have to.
+func (u *Updater) Start(ctx context.Context) error {
+	if err := u.cfg.Use.verify(); err != nil {
+		return err
+	}
+	p, err := Start(ctx, u.cfg.Use.Found, StartOptions{Threads: u.cfg.Threads, Files: append(u.files[:len(u.files):len(u.files)], u.scratch), Log: u.cfg.Log})
+	if err != nil {
+		return err
+	}
+	c, cancel := context.WithTimeout(ctx, u.cfg.Timeout)
+	defer cancel()
+	if _, err := pb.NewOptimizerClient(p.conn).Setup(c, u.request); err != nil {
+		text := p.out.quoted()
+		p.Kill()
+		return fmt.Errorf("plugin %s: setting it up: %w%s", p.Name, plain(err), text)
+	}
+	u.process = p
+	return nil
+}
+
+// Step runs the update with the given number of updates before it, the factor of every gradient, and each group's learning
+// rate. On error some tasks may have happened and others not; Pending lists those, and Step goes on with them if it is called again.
+func (u *Updater) Step(ctx context.Context, step int, gradScale float64, rates []float64) error {
+	for try := 0; ; try++ {
+		err := u.attempt(ctx, step, gradScale, rates)
+		if err == nil {
+			clear(u.done)
+			return nil
+		}
+		text := ""
+		if u.process != nil {
+			u.process.Kill()
+			text = u.process.out.quoted()
+			u.process = nil
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		err = fmt.Errorf("plugin %s failed in step %d: %w", u.cfg.Use.Name, step, err)
+		if try == u.cfg.Retries {
+			return &GaveUp{Plugin: u.cfg.Use.Name, Tries: try + 1, Err: err, Output: text}
+		}
+		u.Restarts++
+		u.cfg.log("warn", fmt.Sprintf("%v; it is started again (%d of %d) and goes on where it stopped", err, try+1, u.cfg.Retries))
+	}
+}
+
+// GaveUp is the failure of a plugin that was started again as often as allowed.
+type GaveUp struct {
+	Plugin string
+	Tries  int
+	Err    error
+	Output string
+}
+
+func (e *GaveUp) Error() string {
+	return fmt.Sprintf("%v\n    it was tried %d times; mend the plugin and go on with --resume%s", e.Err, e.Tries, e.Output)
+}
+
+func (e *GaveUp) Unwrap() error { return e.Err }
+
+func (c *UpdaterConfig) log(level, line string) {
+	if c.Log != nil {
+		c.Log(level, line)
+	}
+}
+
+// attempt runs every task that has not happened. Those are one run of numbers, or a few after a failure.
+func (u *Updater) attempt(ctx context.Context, step int, gradScale float64, rates []float64) error {
+	if u.process == nil {
+		if err := u.Start(ctx); err != nil {
+			return err
+		}
+	}
+	for lo := 0; lo < len(u.tasks); {
+		if u.done[lo] {
+			lo++
+			continue
+		}
+		hi := lo
+		for hi < len(u.tasks) && !u.done[hi] {
+			hi++
+		}
+		if err := u.run(ctx, &pb.StepRequest{Step: int64(step), GradScale: gradScale, Rates: rates, First: int64(lo), Last: int64(hi)}); err != nil {
+			return err
+		}
+		lo = hi
+	}
+	return nil
+}
+
+// run lets the plugin compute a run of tasks and takes the results as they come.
+func (u *Updater) run(ctx context.Context, r *pb.StepRequest) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	u.ring.Reset(r.First)
+	var stopped atomic.Bool
+	answer := make(chan error, 1)
+	go func() {
+		_, err := pb.NewOptimizerClient(u.process.conn).Step(ctx, r)
+		if err != nil {
+			stopped.Store(true)
+		}
+		answer <- err
+	}()
+	var next atomic.Int64
+	next.Store(r.First)
+	var mu sync.Mutex
+	var bad error
+	var wg sync.WaitGroup
+	for range min(u.cfg.Threads, u.ring.Slots()) {
+		wg.Go(func() {
+			for t := next.Add(1) - 1; t < r.Last; t = next.Add(1) - 1 {
+				if err := u.take(t, &stopped); err != nil {
+					if !errors.Is(err, shm.ErrStopped) {
+						mu.Lock()
+						if bad == nil {
+							bad = err
+						}
+						mu.Unlock()
+					}
+					stopped.Store(true)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if bad != nil {
+		cancel()
+		<-answer
+		return bad
+	}
+	if err := <-answer; err != nil {
+		return fmt.Errorf("%w (%s)", plain(err), u.process.child.status())
+	}
+	return nil
+}
+
+// take waits for the result of a task, checks it and commits it.
+func (u *Updater) take(number int64, stopped *atomic.Bool) error {
+	t := u.tasks[number]
+	elements, err := u.ring.AwaitReady(number, stopped, time.Now().Add(u.cfg.Timeout))
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return fmt.Errorf("it did not finish %s within %v", t, u.cfg.Timeout)
+	}
+	if err != nil {
+		return err
+	}
+	if elements != uint64(t.hi-t.lo) {
+		return fmt.Errorf("it handed over %d elements for %s, which has %d", elements, t, t.hi-t.lo)
+	}
+	slot := u.whole.Bytes[u.first+int64(u.ring.Slot(number))*u.stride:]
+	whole := u.size == 0
+	type result struct{ from, to []float32 }
+	parts := make([]result, 0, 4)
+	cut := func(p Place, n, skip int) []float32 {
+		b := u.cfg.Memories[p.Memory].Bytes[p.Offset+4*int64(skip):]
+		to := floats(b[:4*n])
+		from := floats(slot[:4*n])
+		slot = slot[aligned(n):]
+		parts = append(parts, result{from, to})
+		return from
+	}
+	if v := cut(t.at.Value, t.hi-t.lo, t.lo); !vec.AllFinite(v) {
+		return notFinite("parameter "+t.at.Name, t.at.From+t.lo, v)
+	}
+	for i, s := range t.at.State {
+		n, skip := t.hi-t.lo, t.lo
+		if whole {
+			n, skip = s.Elements, 0
+		}
+		if v := cut(s, n, skip); !vec.AllFinite(v) {
+			return notFinite(fmt.Sprintf("state %s/%s", t.at.Name, u.cfg.Use.Manifest.Optimizer.State[i].Name), skip, v)
+		}
+	}
+	for _, p := range parts {
+		copy(p.to, p.from)
+	}
+	u.done[number] = true
+	u.ring.Free(number)
+	return nil
+}
+
+func (t task) String() string {
+	return fmt.Sprintf("%s[%d:%d]", t.at.Name, t.at.From+t.lo, t.at.From+t.hi)
+}
+
+func notFinite(what string, from int, v []float32) error {
+	for i, x := range v {
+		if x-x != 0 {
+			return fmt.Errorf("it computed %v for element %d of %s; nothing of it was stored", x, from+i, what)
+		}
+	}
+	return nil
+}
+
+// Pending reports whether some tasks of a step have happened and others have not, and lists by parameter the ranges that have.
+func (u *Updater) Pending() (partly bool, happened map[string][][2]int) {
+	happened = map[string][][2]int{}
+	n := 0
+	for i, t := range u.tasks {
+		if u.done[i] {
+			n++
+			happened[t.at.Name] = append(happened[t.at.Name], [2]int{t.at.From + t.lo, t.at.From + t.hi})
+		}
+	}
+	return n > 0, happened
+}
+
+// Close ends the plugin and frees the scratch memory.
+func (u *Updater) Close() {
+	if u.process != nil {
+		u.process.Kill()
+		u.process = nil
+	}
+	for _, f := range u.files {
+		f.Close()
+	}
+	if u.whole != nil {
+		u.whole.Unmap()
+	}
+	if u.scratch != nil {
+		u.scratch.Close()
+	}
+}
