@@ -86,12 +86,21 @@ func inspect(ctx context.Context, path string, set []string) (*train.Spec, []*pl
 	return spec, plans, nil
 }
 
-// planText is the figures of a run: the plan's own for the busiest rank, and each rank's memory.
+// planText is the figures of a run: the plan's own for the rank that sends most, and each rank's memory.
 func planText(spec *train.Spec, plans []*plan.Plan) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s: global batch %d = %d micro-batches of %d, in %d lanes, on %d rank%s\n\n", spec.Name, spec.Data.GlobalBatch,
 		spec.Data.MicroBatches(), spec.Data.MicroBatch, spec.Data.LaneCount(), len(plans), plural(len(plans)))
-	fmt.Fprint(&b, plans[0].Summary())
+	busiest := 0 // the rank that most has to be said of
+	for r, p := range plans {
+		if s, t := p.Summary(), plans[busiest].Summary(); s.SentBytes > t.SentBytes || s.SentBytes == t.SentBytes && s.MicroBatches > t.MicroBatches {
+			busiest = r
+		}
+	}
+	if len(plans) > 1 {
+		fmt.Fprintf(&b, "rank %d, which sends most:\n", busiest)
+	}
+	fmt.Fprint(&b, plans[busiest].Summary())
 	fmt.Fprintf(&b, "\nmemory by rank, before the device's scratch:\n")
 	var rows [][2]string
 	for r, p := range plans {

@@ -126,7 +126,7 @@ func run(path string, o Options) (*session, error) {
 	}
 	text, err := s.read(s.name)
 	if err != nil {
-		return nil, fmt.Errorf("reading the recipe: %w", err)
+		return nil, fmt.Errorf("recipe %s: %w", path, err)
 	}
 	s.texts = append(s.texts, text)
 	// The recipe itself counts as running, so that a file that loads it back is a cycle.
