@@ -84,9 +84,6 @@ func (r *run) allGather(chunks []Range, buf []float32) error {
 // gatherBytes sends mine to the members in to and returns what the members in from send, with mine in its own place. A
 // length goes ahead of the bytes.
 func (r *run) gatherBytes(mine []byte, to, from []int) ([][]byte, error) {
-	if len(mine) > maxGather {
-		return nil, fmt.Errorf("comm: %s %q: %d bytes; at most %d can be gathered", r.call.Op, r.call.Label, len(mine), maxGather)
-	}
 	size := len(r.g.ranks)
 	length := binary.LittleEndian.AppendUint64(nil, uint64(len(mine)))
 	lengths := make([][8]byte, size)
@@ -156,20 +153,28 @@ type treeReduce struct {
 	staged []bool      // whether values[i] lies in staging and may be overwritten
 }
 
-func (r *run) reduceTree(red *Reduction, chunks []Range, own [][]float32, mine, all []float32) error {
-	g := r.g
-	t := &treeReduce{r: r, red: red, chunks: chunks, own: own, mine: mine, all: all}
-	t.piece = pieceFloats(g.opt.PieceBytes)
-	t.count = pieces(len(mine), t.piece)
-	t.depth = min(stagingDepth, t.count)
-	t.width = min(t.piece, len(mine))
-	t.foreign = len(red.leaves) - len(own)
+// reduce carries the collective out over messages. What it has allocated before it keeps.
+func (t *treeReduce) reduce(r *run) error {
+	g, red, mine, all := r.g, t.red, t.mine, t.all
+	if t.values == nil {
+		t.r = r
+		t.piece = pieceFloats(g.opt.PieceBytes)
+		t.count = pieces(len(mine), t.piece)
+		t.depth = min(stagingDepth, t.count)
+		t.width = min(t.piece, len(mine))
+		t.foreign = len(red.leaves) - len(t.own)
+		t.arrived = make([]int, t.depth)
+		t.values = make([][]float32, len(red.leaves)+len(red.sums))
+		t.staged = make([]bool, len(t.values))
+		t.unsent = make([][]int, len(g.ranks))
+		if all != nil {
+			for _, m := range r.others {
+				t.unsent[m] = make([]int, pieces(t.chunks[m].Len(), t.piece))
+			}
+		}
+	}
 	t.staging = g.stagingFor(t.depth * t.foreign * t.width)
-	t.arrived = make([]int, t.depth)
-	t.values = make([][]float32, len(red.leaves)+len(red.sums))
-	t.staged = make([]bool, len(t.values))
-	t.unsent = make([][]int, len(g.ranks))
-
+	clear(t.arrived)
 	for p := range t.depth {
 		t.offer(p)
 	}
@@ -234,9 +239,6 @@ func (t *treeReduce) offer(p int) {
 // partial sum, so it is only asked for when the partial sums of that piece have gone.
 func (t *treeReduce) sendParts(m int) {
 	count := pieces(t.chunks[m].Len(), t.piece)
-	if t.all != nil {
-		t.unsent[m] = make([]int, count)
-	}
 	for p := range count {
 		c := pieceOf(t.chunks[m], p, t.piece)
 		if t.all != nil {

@@ -14,6 +14,7 @@ func BenchmarkAllReduce(b *testing.B) {
 	for name, open := range map[string]func(b *testing.B) []comm.Transport{
 		"inprocess": func(*testing.B) []comm.Transport { return comm.NewInProcess(2) },
 		"unix":      func(b *testing.B) []comm.Transport { return mesh(b, 2, unixAddrs(b, 2)) },
+		"shm":       func(b *testing.B) []comm.Transport { return sharedMesh(b, 2) },
 		"tcp":       func(b *testing.B) []comm.Transport { return mesh(b, 2, tcpAddrs(2)) },
 	} {
 		b.Run(name, func(b *testing.B) {

@@ -72,6 +72,15 @@ func (b *board) deliver(group uint64, f func(Sink)) error {
 }
 
 func (b *board) entered(from int, e Entry) error {
+	b.mu.Lock()
+	s := b.sinks[e.Group]
+	if s != nil {
+		s.Entered(from, e) // under the lock, so that notices keep their order
+	}
+	b.mu.Unlock()
+	if s != nil {
+		return nil
+	}
 	return b.deliver(e.Group, func(s Sink) { s.Entered(from, e) })
 }
 

@@ -25,14 +25,34 @@ func detail(v ...any) uint64 {
 
 // badCall is a handle that has failed because of the caller's arguments: nothing was sent, the group lives on.
 func badCall(op Op, label, format string, args ...any) *Handle {
-	h := newHandle(Call{Op: op, Label: label})
+	h := &Handle{}
+	h.prepare(nil, Call{Op: op, Label: label})
+	h.issue()
 	h.finish(fmt.Errorf("comm: %s %q: %s", op, label, fmt.Sprintf(format, args...)))
 	return h
 }
 
+// prepare makes a collective.
+func (g *Group) prepare(call Call, body func(*run) error) *Collective {
+	c := &Collective{g: g, body: body}
+	c.h.prepare(c, g.agreed(call))
+	return c
+}
+
+// floatsOf views n elements of b from element at on.
+func floatsOf(b []byte, at, n int) []float32 {
+	if n == 0 {
+		return nil
+	}
+	b = b[4*at : 4*(at+n)]
+	return unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(b))), n)
+}
+
 // StartBarrier starts a barrier: it is over when every member has entered it.
 func (g *Group) StartBarrier(label string) *Handle {
-	return g.start(Call{Op: OpBarrier, Label: label}, func(r *run) error { return r.allEntered() })
+	c := g.prepare(Call{Op: OpBarrier, Label: label}, func(r *run) error { return r.allEntered() })
+	c.local, c.brief = barrierShared(), true
+	return c.Start()
 }
 
 // Barrier returns when every member has entered it.
@@ -46,7 +66,9 @@ func (g *Group) StartBroadcast(label string, root int, buf []byte) *Handle {
 		return badCall(OpBroadcast, label, "root %d is no member of a group of %d", root, g.Size())
 	}
 	call := Call{Op: OpBroadcast, Label: label, Bytes: int64(len(buf)), Detail: detail(root)}
-	return g.start(call, func(r *run) error { return r.broadcast(root, buf) })
+	c := g.prepare(call, func(r *run) error { return r.broadcast(root, buf) })
+	c.local = g.broadcastShared(root, buf)
+	return c.Start()
 }
 
 // Broadcast is StartBroadcast and Wait.
@@ -62,11 +84,27 @@ func (g *Group) BroadcastFloat32(ctx context.Context, label string, root int, bu
 // StartAllGather completes buf on every member: member m's part, buf[chunks[m]], is sent to all the others. Chunks may be
 // uneven or empty; each member sends its own part N-1 times.
 func (g *Group) StartAllGather(label string, chunks []Range, buf []float32) *Handle {
-	if err := checkChunks(chunks, g.Size(), len(buf)); err != nil {
+	c, err := g.PrepareAllGather(label, chunks, buf)
+	if err != nil {
 		return badCall(OpAllGather, label, "%v", err)
 	}
+	return c.Start()
+}
+
+// PrepareAllGather prepares what StartAllGather starts.
+func (g *Group) PrepareAllGather(label string, chunks []Range, buf []float32) (*Collective, error) {
+	if err := checkChunks(chunks, g.Size(), len(buf)); err != nil {
+		return nil, err
+	}
 	call := Call{Op: OpAllGather, Label: label, Bytes: 4 * int64(len(buf)), Detail: detail(chunks)}
-	return g.start(call, func(r *run) error { return r.allGather(chunks, buf) })
+	c := g.prepare(call, func(r *run) error { return r.allGather(chunks, buf) })
+	parts := make([]Range, len(chunks))
+	for m, k := range chunks {
+		parts[m] = Range{4 * k.Lo, 4 * k.Hi}
+	}
+	c.local = g.allGatherShared(parts, bytesOf(buf))
+	c.brief = c.local.publish != nil
+	return c, nil
 }
 
 // AllGather is StartAllGather and Wait.
@@ -78,15 +116,33 @@ func (g *Group) AllGather(ctx context.Context, label string, chunks []Range, buf
 // over red.Nodes(rank)[k]; all have the vector's length. The chunk of the result that belongs to this member,
 // chunks[rank], is written to dst (of the chunk's length, which may overlap own[k][chunk] exactly). own is left as it was.
 func (g *Group) StartReduceScatterTree(label string, red *Reduction, chunks []Range, own [][]float32, dst []float32) *Handle {
-	n := vectorLen(own, chunks)
-	if err := g.checkTree(red, chunks, own, n); err != nil {
+	c, err := g.PrepareReduceScatterTree(label, red, chunks, own, dst)
+	if err != nil {
 		return badCall(OpReduceScatterTree, label, "%v", err)
 	}
+	return c.Start()
+}
+
+// PrepareReduceScatterTree prepares what StartReduceScatterTree starts.
+func (g *Group) PrepareReduceScatterTree(label string, red *Reduction, chunks []Range, own [][]float32, dst []float32) (*Collective, error) {
+	n := vectorLen(own, chunks)
+	if err := g.checkTree(red, chunks, own, n); err != nil {
+		return nil, err
+	}
 	if want := chunks[g.self].Len(); len(dst) != want {
-		return badCall(OpReduceScatterTree, label, "the result has %d elements, this rank's chunk %d", len(dst), want)
+		return nil, fmt.Errorf("the result has %d elements, this rank's chunk %d", len(dst), want)
 	}
 	call := Call{Op: OpReduceScatterTree, Label: label, Bytes: 4 * int64(n), Detail: detail(red.digest, chunks)}
-	return g.start(call, func(r *run) error { return r.reduceTree(red, chunks, own, dst, nil) })
+	return g.prepareTree(call, red, chunks, own, dst, nil), nil
+}
+
+func (g *Group) prepareTree(call Call, red *Reduction, chunks []Range, own [][]float32, mine, all []float32) *Collective {
+	t := &treeReduce{red: red, chunks: chunks, own: own, mine: mine, all: all}
+	c := g.prepare(call, t.reduce)
+	if g.shared != nil {
+		c.local, c.brief = g.treeShared(red, chunks, own, mine, all)
+	}
+	return c
 }
 
 // ReduceScatterTree is StartReduceScatterTree and Wait.
@@ -98,13 +154,22 @@ func (g *Group) ReduceScatterTree(ctx context.Context, label string, red *Reduct
 // result in dst, which may be own[0]. The owner of a chunk (Chunks(n, Size, ChunkAlign)) adds it piece by piece while
 // further pieces arrive, and passes each finished piece on at once.
 func (g *Group) StartAllReduceTree(label string, red *Reduction, own [][]float32, dst []float32) *Handle {
+	c, err := g.PrepareAllReduceTree(label, red, own, dst)
+	if err != nil {
+		return badCall(OpAllReduceTree, label, "%v", err)
+	}
+	return c.Start()
+}
+
+// PrepareAllReduceTree prepares what StartAllReduceTree starts.
+func (g *Group) PrepareAllReduceTree(label string, red *Reduction, own [][]float32, dst []float32) (*Collective, error) {
 	chunks := Chunks(len(dst), g.Size(), ChunkAlign)
 	if err := g.checkTree(red, chunks, own, len(dst)); err != nil {
-		return badCall(OpAllReduceTree, label, "%v", err)
+		return nil, err
 	}
 	call := Call{Op: OpAllReduceTree, Label: label, Bytes: 4 * int64(len(dst)), Detail: detail(red.digest)}
 	mine := dst[chunks[g.self].Lo:chunks[g.self].Hi]
-	return g.start(call, func(r *run) error { return r.reduceTree(red, chunks, own, mine, dst) })
+	return g.prepareTree(call, red, chunks, own, mine, dst), nil
 }
 
 // AllReduceTree is StartAllReduceTree and Wait.
@@ -149,15 +214,22 @@ func (g *Group) ReduceScatter(ctx context.Context, label string, chunks []Range,
 // the results are freshly allocated.
 func (g *Group) AllGatherBytes(ctx context.Context, label string, mine []byte) ([][]byte, error) {
 	var out [][]byte
-	h := g.start(Call{Op: OpAllGatherBytes, Label: label, Bytes: -1}, func(r *run) (err error) {
+	c := g.prepare(Call{Op: OpAllGatherBytes, Label: label, Bytes: -1}, func(r *run) (err error) {
 		out, err = r.gatherBytes(mine, r.others, r.others)
 		return err
 	})
-	err := g.wait(ctx, h)
-	if err != nil {
+	if len(mine) > maxGather {
+		return nil, tooLong(OpAllGatherBytes, label, len(mine))
+	}
+	c.local, c.brief = g.gatherShared(-1, mine, &out), true
+	if err := c.Run(ctx); err != nil {
 		return nil, err
 	}
 	return out, nil
+}
+
+func tooLong(op Op, label string, n int) error {
+	return fmt.Errorf("comm: %s %q: %d bytes; at most %d can be gathered", op, label, n, maxGather)
 }
 
 // Gather returns every member's bytes, by position, on root, and nil on the others.
@@ -165,8 +237,11 @@ func (g *Group) Gather(ctx context.Context, label string, root int, mine []byte)
 	if root < 0 || root >= g.Size() {
 		return nil, fmt.Errorf("comm: gather %q: root %d is no member of a group of %d", label, root, g.Size())
 	}
+	if len(mine) > maxGather {
+		return nil, tooLong(OpGather, label, len(mine))
+	}
 	var out [][]byte
-	h := g.start(Call{Op: OpGather, Label: label, Bytes: -1, Detail: detail(root)}, func(r *run) (err error) {
+	c := g.prepare(Call{Op: OpGather, Label: label, Bytes: -1, Detail: detail(root)}, func(r *run) (err error) {
 		if g.self == root {
 			out, err = r.gatherBytes(mine, nil, r.others)
 		} else {
@@ -174,7 +249,8 @@ func (g *Group) Gather(ctx context.Context, label string, root int, mine []byte)
 		}
 		return err
 	})
-	if err := g.wait(ctx, h); err != nil {
+	c.local, c.brief = g.gatherShared(root, mine, &out), true
+	if err := c.Run(ctx); err != nil {
 		return nil, err
 	}
 	return out, nil

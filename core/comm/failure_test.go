@@ -22,6 +22,7 @@ func overTransports(t *testing.T, world int, f func(t *testing.T, ts []comm.Tran
 		"inprocess": func(*testing.T) []comm.Transport { return comm.NewInProcess(world) },
 		"unix":      func(t *testing.T) []comm.Transport { return mesh(t, world, unixAddrs(t, world)) },
 		"tcp":       func(t *testing.T) []comm.Transport { return mesh(t, world, tcpAddrs(world)) },
+		"shm":       func(t *testing.T) []comm.Transport { return sharedMesh(t, world) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			ts := open(t)

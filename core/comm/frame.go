@@ -104,7 +104,24 @@ func appendEnter(b []byte, e Entry) []byte {
 	return append(b, label...)
 }
 
-func parseEnter(h header, body []byte) (Entry, error) {
+// labels remembers the labels of a connection, which come again and again, so that they are made only once.
+type labels map[string]string
+
+// maxLabels bounds what a peer can make this side remember.
+const maxLabels = 1 << 10
+
+func (l labels) of(b []byte) string {
+	if s, ok := l[string(b)]; ok {
+		return s
+	}
+	s := string(b)
+	if len(l) < maxLabels {
+		l[s] = s
+	}
+	return s
+}
+
+func parseEnter(h header, body []byte, known labels) (Entry, error) {
 	op := Op(body[0])
 	if op == 0 || op >= opCount {
 		return Entry{}, fmt.Errorf("bad frame: operation %d", op)
@@ -113,7 +130,7 @@ func parseEnter(h header, body []byte) (Entry, error) {
 		Op:     op,
 		Bytes:  int64(binary.LittleEndian.Uint64(body[1:])),
 		Detail: binary.LittleEndian.Uint64(body[9:]),
-		Label:  string(body[enterFixed:]),
+		Label:  known.of(body[enterFixed:]),
 	}}, nil
 }
 
@@ -121,9 +138,9 @@ func parseEnter(h header, body []byte) (Entry, error) {
 type frameHandler interface {
 	entered(Entry) error
 	offered(key Key, length int) error
-	// memory returns where the payload of a data frame goes, and the function to call when it is there, or is
-	// known not to come.
-	memory(key Key, length int) (buf []byte, filled func(error), err error)
+	// memory returns where the payload of a data frame goes; filled is called when it is there, or is known not to come.
+	memory(key Key, length int) (message, error)
+	filled(m message, err error)
 	aborted(group uint64, reason []byte)
 	heard()
 }
@@ -132,6 +149,7 @@ type frameHandler interface {
 func readFrames(rd io.Reader, h frameHandler) error {
 	var head [headerBytes]byte
 	var scratch []byte
+	known := labels{}
 	for {
 		if _, err := io.ReadFull(rd, head[:]); err != nil {
 			return err
@@ -153,7 +171,7 @@ func readFrames(rd io.Reader, h frameHandler) error {
 		}
 		switch f.kind {
 		case frameEnter:
-			e, err := parseEnter(f, body)
+			e, err := parseEnter(f, body, known)
 			if err != nil {
 				return err
 			}
@@ -165,13 +183,13 @@ func readFrames(rd io.Reader, h frameHandler) error {
 				return err
 			}
 		case frameData:
-			buf, filled, err := h.memory(f.key, f.length)
+			m, err := h.memory(f.key, f.length)
 			if err != nil {
 				return err
 			}
-			_, err = io.ReadFull(rd, buf)
+			_, err = io.ReadFull(rd, m.buf)
 			err = cut(err)
-			filled(err)
+			h.filled(m, err)
 			if err != nil {
 				return err
 			}

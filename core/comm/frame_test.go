@@ -14,7 +14,7 @@ type frameLog struct {
 	entries []Entry
 	offers  map[Key]int
 	data    map[Key][]byte // offered memory
-	filled  int
+	count   int            // of data frames that came whole
 	aborts  []string
 }
 
@@ -26,17 +26,18 @@ func (l *frameLog) offered(k Key, n int) error {
 	l.offers[k] = n
 	return nil
 }
-func (l *frameLog) memory(k Key, n int) ([]byte, func(error), error) {
+func (l *frameLog) memory(k Key, n int) (message, error) {
 	b, ok := l.data[k]
 	if !ok || len(b) != n {
-		return nil, nil, errors.New("not offered")
+		return message{}, errors.New("not offered")
 	}
 	delete(l.data, k)
-	return b, func(err error) {
-		if err == nil {
-			l.filled++
-		}
-	}, nil
+	return message{buf: b}, nil
+}
+func (l *frameLog) filled(_ message, err error) {
+	if err == nil {
+		l.count++
+	}
 }
 func (l *frameLog) aborted(_ uint64, reason []byte) { l.aborts = append(l.aborts, string(reason)) }
 func (l *frameLog) heard()                          {}
@@ -61,7 +62,7 @@ func TestFrames(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []Entry{{Group: 9, Seq: 2, Call: Call{Op: OpGather, Bytes: -1, Detail: 1 << 63, Label: "métrique"}}}
-	if !reflect.DeepEqual(l.entries, want) || l.offers[key] != 77 || string(buf) != "bytes" || l.filled != 1 || len(l.aborts) != 1 {
+	if !reflect.DeepEqual(l.entries, want) || l.offers[key] != 77 || string(buf) != "bytes" || l.count != 1 || len(l.aborts) != 1 {
 		t.Errorf("frames were read as %+v", l)
 	}
 }
@@ -103,7 +104,7 @@ func FuzzFrames(f *testing.F) {
 			t.Errorf("%d bytes made a whole conversation", len(b))
 		}
 		for _, e := range l.entries {
-			again, err := parseEnter(header{key: Key{Group: e.Group, Seq: e.Seq, Stream: e.Stream}}, appendEnter(nil, e)[headerBytes:])
+			again, err := parseEnter(header{key: Key{Group: e.Group, Seq: e.Seq, Stream: e.Stream}}, appendEnter(nil, e)[headerBytes:], labels{})
 			if err != nil || again != e {
 				t.Errorf("%+v is written as %+v, %v", e, again, err)
 			}

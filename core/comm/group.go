@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"time"
 )
 
 // Group is an ordered set of ranks that run collectives together. Members are addressed by their position in the group;
@@ -22,13 +21,16 @@ type Group struct {
 	id      uint64
 	name    string
 	ranks   []int // position → rank of the transport
+	peers   []int // the other members' positions
 	members map[int]int
 	self    int // own position
 	opt     Options
 
 	mu      sync.Mutex
-	queue   []*job        // collectives started and not yet begun
-	wake    chan struct{} // something was queued, or the group is closing
+	first   *Collective   // collectives started and not yet over, in order
+	last    *Collective   // the end of that list
+	active  bool          // the first one is being carried out
+	wake    chan struct{} // there is something to carry out, or the group is closing
 	closing bool
 	err     error         // first failure
 	dead    chan struct{} // closed when err is set and OnStall has returned
@@ -42,13 +44,10 @@ type Group struct {
 	staging     []float32
 	stagingPeak int // bytes, the largest need so far
 
-	workers sync.WaitGroup
-}
+	shared  *shared   // memory that all members have mapped, or nil
+	scratch []float32 // of whoever carries out a collective there
 
-type job struct {
-	call Call
-	h    *Handle
-	body func(*run) error
+	workers sync.WaitGroup
 }
 
 // NewGroup makes this rank's end of a group. Every member calls it with the same name and ranks; names must be unique
@@ -77,6 +76,7 @@ func NewGroup(t Transport, name string, ranks []int, opt Options) (*Group, error
 	if g.self < 0 {
 		return nil, fmt.Errorf("comm: group %s of ranks %v: rank %d is no member", name, ranks, t.Rank())
 	}
+	g.peers = g.others()
 	h := fnv.New64a()
 	fmt.Fprintf(h, "%s\x00%v", name, ranks)
 	g.id = h.Sum64()
@@ -87,7 +87,14 @@ func NewGroup(t Transport, name string, ranks []int, opt Options) (*Group, error
 			g.entries[s][m] = map[uint64]Call{}
 		}
 	}
+	if h, ok := t.(host); ok {
+		var err error
+		if g.shared, err = h.share(g); err != nil {
+			return nil, fmt.Errorf("comm: group %s: %w", name, err)
+		}
+	}
 	if err := t.Attach(g.id, sink{g}); err != nil {
+		g.shared.leave()
 		return nil, fmt.Errorf("comm: group %s: %w", name, err)
 	}
 	g.workers.Add(1)
@@ -134,6 +141,7 @@ func (g *Group) Close() error {
 	g.poke()
 	g.workers.Wait()
 	g.t.Detach(g.id)
+	g.shared.leave()
 	return nil
 }
 
@@ -147,6 +155,7 @@ func (g *Group) fail(err error, tell bool) {
 	g.failing = true
 	g.err = err
 	g.mu.Unlock()
+	defer g.shared.rouse()
 	if tell {
 		for m, r := range g.ranks {
 			if m != g.self {
@@ -181,38 +190,24 @@ func (g *Group) agreed(call Call) Call {
 	return call
 }
 
-// start queues a collective.
-func (g *Group) start(call Call, body func(*run) error) *Handle {
-	call = g.agreed(call)
-	h := newHandle(call)
-	j := &job{call: call, h: h, body: body}
-	g.mu.Lock()
-	if g.closing {
-		g.mu.Unlock()
-		h.finish(ErrClosed)
-		return h
-	}
-	g.queue = append(g.queue, j)
-	g.mu.Unlock()
-	g.poke()
-	return h
-}
-
 // startPair starts a point-to-point call with member m on a goroutine of its own, so that sends and receives issued in
 // any order cannot block each other.
 func (g *Group) startPair(stream Stream, label string, m int, buf []byte) *Handle {
 	if m < 0 || m >= len(g.ranks) || m == g.self {
 		return badCall(OpSend, label, "position %d is no other member of a group of %d", m, len(g.ranks))
 	}
-	call := g.agreed(Call{Op: OpSend, Label: label, Bytes: int64(len(buf))})
-	h := newHandle(call)
+	h := &Handle{}
+	h.prepare(nil, g.agreed(Call{Op: OpSend, Label: label, Bytes: int64(len(buf))}))
+	h.issue()
 	g.mu.Lock()
 	if g.closing {
 		g.mu.Unlock()
 		h.finish(ErrClosed)
 		return h
 	}
-	r := g.newRun(stream, call, []int{m})
+	r := &run{}
+	r.prepare(g, stream, h.call, []int{m})
+	g.begin(r)
 	g.workers.Add(1)
 	g.mu.Unlock()
 	go func() {
@@ -223,43 +218,120 @@ func (g *Group) startPair(stream Stream, label string, m int, buf []byte) *Handl
 	return h
 }
 
-// work executes collectives in the order they were started.
+// start queues a collective. One that can put its part into shared memory at once does, and is then left to whoever waits
+// for it; everything else is the worker's.
+func (g *Group) start(c *Collective) {
+	g.mu.Lock()
+	if g.closing {
+		g.mu.Unlock()
+		c.h.finish(ErrClosed)
+		return
+	}
+	ahead := !g.active && (g.first == nil || g.last.published)
+	c.next, c.published = nil, false
+	if g.first == nil {
+		g.first = c
+	} else {
+		g.last.next = c
+	}
+	g.last = c
+	c.published = ahead && !g.failing && g.shared != nil && c.brief && g.publishAhead(c)
+	idle := c.published
+	g.mu.Unlock()
+	if !idle {
+		g.poke()
+	}
+}
+
+// work carries out collectives in the order they were started.
 func (g *Group) work() {
 	defer g.workers.Done()
 	for {
 		g.mu.Lock()
-		var j *job
-		if len(g.queue) > 0 {
-			j = g.queue[0]
-			g.queue[0] = nil
-			g.queue = g.queue[1:]
+		c := g.first
+		stop := c == nil && !g.active && g.closing
+		if c != nil && !g.active {
+			g.active = true
+			g.mu.Unlock()
+			err, _ := g.carryOut(nil, c)
+			g.end(c, err)
+			continue
 		}
-		stop := j == nil && g.closing
 		g.mu.Unlock()
-		switch {
-		case stop:
+		if stop {
 			return
-		case j == nil:
-			<-g.wake
-		default:
-			j.h.begin()
-			j.h.finish(g.collective(j))
 		}
+		<-g.wake
 	}
 }
 
-// collective runs one job to its end. A failure is the group's failure, so that every member returns.
-func (g *Group) collective(j *job) error {
+// assist carries out collectives up to c in the caller's goroutine where that can be done without tying it down: those
+// that have put their part into shared memory already. What it leaves, the worker does.
+func (g *Group) assist(ctx context.Context, c *Collective) {
+	for {
+		g.mu.Lock()
+		k := g.first
+		if c.h.over.Load() || k == nil || g.active || !k.published {
+			g.mu.Unlock()
+			return
+		}
+		g.active = true
+		g.mu.Unlock()
+		err, over := g.carryOut(ctx, k)
+		if !over {
+			g.mu.Lock()
+			g.active = false
+			g.mu.Unlock()
+			g.poke()
+			return
+		}
+		g.end(k, err)
+	}
+}
+
+// carryOut runs the first collective to its end. A failure is the group's failure, so that every member returns. With a
+// context (only for a published collective) it may return early, with false, because that has ended.
+func (g *Group) carryOut(ctx context.Context, c *Collective) (err error, over bool) {
 	if err := g.Err(); err != nil {
-		return err
+		return err, true
+	}
+	c.h.begin()
+	r := &c.run
+	if g.shared != nil {
+		if err, over = g.carryOutShared(ctx, c); !over {
+			return nil, false
+		}
+		if err != nil {
+			g.fail(err, true)
+			<-g.dead
+			return g.err, true
+		}
+		return nil, true
 	}
 	g.mu.Lock()
-	r := g.newRun(StreamCollective, j.call, g.others())
+	r.prepare(g, StreamCollective, c.h.call, g.peers)
+	g.begin(r)
 	g.mu.Unlock()
-	return g.execute(r, j.body)
+	return g.execute(r, c.body), true
 }
 
-// execute carries out a run.
+// end takes the first collective off the list.
+func (g *Group) end(c *Collective, err error) {
+	g.mu.Lock()
+	g.first, c.next = c.next, nil
+	if g.first == nil {
+		g.last = nil
+	}
+	g.active = false
+	more := g.first != nil && !g.first.published || g.closing
+	g.mu.Unlock()
+	c.h.finish(err)
+	if more {
+		g.poke()
+	}
+}
+
+// execute carries out a run over messages.
 func (g *Group) execute(r *run, body func(*run) error) error {
 	defer g.endRun(r)
 	err := r.enter()
@@ -271,10 +343,15 @@ func (g *Group) execute(r *run, body func(*run) error) error {
 		<-g.dead
 		return g.err
 	}
+	g.form()
+	return nil
+}
+
+// form notes that preparation has ended.
+func (g *Group) form() {
 	g.mu.Lock()
 	g.formed = true
 	g.mu.Unlock()
-	return nil
 }
 
 // others returns the positions of the other members, starting behind this one so that no member is everyone's first.
@@ -293,81 +370,9 @@ func (g *Group) wait(ctx context.Context, h *Handle) error {
 	if err != nil && ctx.Err() != nil {
 		g.Abort(fmt.Errorf("%s: %w", h.call, context.Cause(ctx)))
 		<-h.Done()
-		if h.err != nil {
-			return h.err
+		if err := h.Err(); err != nil {
+			return err
 		}
 	}
 	return err
-}
-
-// Handle is a started collective.
-type Handle struct {
-	call                      Call
-	issued, started, finished time.Time
-	done                      chan struct{}
-	err                       error
-	mu                        sync.Mutex
-}
-
-func newHandle(call Call) *Handle {
-	return &Handle{call: call, issued: time.Now(), done: make(chan struct{})}
-}
-
-func (h *Handle) begin() {
-	h.mu.Lock()
-	h.started = time.Now()
-	h.mu.Unlock()
-}
-
-func (h *Handle) finish(err error) {
-	h.mu.Lock()
-	h.finished = time.Now()
-	h.err = err
-	h.mu.Unlock()
-	close(h.done)
-}
-
-// Wait returns the result of the collective, or ctx's cause if that ends first; the collective then still runs and owns
-// its buffers until Done.
-func (h *Handle) Wait(ctx context.Context) error {
-	select {
-	case <-h.done:
-		return h.err
-	default:
-	}
-	select {
-	case <-h.done:
-		return h.err
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-}
-
-// Done is closed when the collective is over.
-func (h *Handle) Done() <-chan struct{} { return h.done }
-
-// Label returns the caller's label and Op the operation, for traces.
-func (h *Handle) Label() string { return h.call.Label }
-
-// Op returns the operation.
-func (h *Handle) Op() Op { return h.call.Op }
-
-// Bytes returns the size of the vector, or -1 where ranks may differ.
-func (h *Handle) Bytes() int64 { return h.call.Bytes }
-
-// Issued returns when the collective was started by the caller.
-func (h *Handle) Issued() time.Time { return h.issued }
-
-// Started returns when the group began to execute it, zero before.
-func (h *Handle) Started() time.Time {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.started
-}
-
-// Finished returns when it was over, zero before.
-func (h *Handle) Finished() time.Time {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.finished
 }

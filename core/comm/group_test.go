@@ -19,6 +19,11 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // onAll runs f for every member of a group over the transports at once and returns their errors.
 func onAll(t *testing.T, ts []Transport, opt Options, f func(ctx context.Context, g *Group) error) []error {
 	t.Helper()
+	return onAllNamed(t, ts, t.Name(), opt, f)
+}
+
+func onAllNamed(t *testing.T, ts []Transport, name string, opt Options, f func(ctx context.Context, g *Group) error) []error {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	ranks := make([]int, len(ts))
@@ -27,7 +32,7 @@ func onAll(t *testing.T, ts []Transport, opt Options, f func(ctx context.Context
 	}
 	groups := make([]*Group, len(ts))
 	for i := range ts {
-		g, err := NewGroup(ts[i], t.Name(), ranks, opt)
+		g, err := NewGroup(ts[i], name, ranks, opt)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -22,11 +22,11 @@ import (
 //	both   verdict: empty to go on, or why this side refuses
 //
 //	hello  "STARLING", version u16, rank u32 (these 14 bytes are the same in every version), world u32, nonce [32],
-//	       digest (u16 length, bytes), class (u16 length, bytes)
+//	       digest, class, host (each u16 length, bytes), sharing u8
 //
 // Nonces are fresh, so a recorded proof is worth nothing, and the two labels differ, so a proof cannot be sent back.
 const (
-	protocolVersion = 1
+	protocolVersion = 2
 	helloMagic      = "STARLING"
 	maxHello        = 4 << 10
 	nonceBytes      = 32
@@ -37,6 +37,7 @@ type Identity struct {
 	Rank, World int
 	Digest      string // of the recipe
 	Class       string // arithmetic class: the kernels' numeric contract, CPU or GPU
+	Host        string // where it runs; this one may differ
 }
 
 // HandshakeError says that two ranks do not belong together.
@@ -58,6 +59,7 @@ type hello struct {
 	version uint16
 	Identity
 	nonce [nonceBytes]byte
+	share Sharing
 }
 
 func (h hello) encode() []byte {
@@ -66,11 +68,11 @@ func (h hello) encode() []byte {
 	b = binary.LittleEndian.AppendUint32(b, uint32(h.Rank))
 	b = binary.LittleEndian.AppendUint32(b, uint32(h.World))
 	b = append(b, h.nonce[:]...)
-	for _, s := range []string{h.Digest, h.Class} {
+	for _, s := range []string{h.Digest, h.Class, h.Host} {
 		b = binary.LittleEndian.AppendUint16(b, uint16(len(s)))
 		b = append(b, s...)
 	}
-	return b
+	return append(b, byte(h.share))
 }
 
 var errHello = errors.New("its greeting is malformed; is it a Starling process?")
@@ -92,7 +94,7 @@ func decodeHello(b []byte) (h hello, err error) {
 	h.World = int(int32(binary.LittleEndian.Uint32(b)))
 	copy(h.nonce[:], b[4:])
 	b = b[4+nonceBytes:]
-	for _, s := range []*string{&h.Digest, &h.Class} {
+	for _, s := range []*string{&h.Digest, &h.Class, &h.Host} {
 		if len(b) < 2 {
 			return h, errHello
 		}
@@ -102,9 +104,10 @@ func decodeHello(b []byte) (h hello, err error) {
 		}
 		*s, b = string(b[:n]), b[n:]
 	}
-	if len(b) != 0 {
+	if len(b) != 1 {
 		return h, errHello
 	}
+	h.share = Sharing(b[0])
 	return h, nil
 }
 
@@ -139,20 +142,20 @@ func proof(secret []byte, label string, dialer, acceptor []byte) []byte {
 
 // handshake proves to the other side that this rank belongs to the job and learns who it is. expect is the rank that was
 // dialled, or -1 when accepting. Deadlines are set on the connection by the caller.
-func handshake(conn io.ReadWriter, self Identity, secret []byte, expect int) (int, error) {
+func handshake(conn io.ReadWriter, self Identity, share Sharing, secret []byte, expect int) (Identity, error) {
 	dialing := expect >= 0
 	// A process that connects may be anybody until it has proven otherwise; one that listens where a rank should is fatal.
 	refuse := &HandshakeError{Rank: self.Rank, Peer: expect, final: dialing}
-	broken := func(err error) (int, error) {
+	broken := func(err error) (Identity, error) {
 		refuse.Reason = "the connection ended during the handshake: " + cut(err).Error()
 		refuse.final = false
-		return -1, refuse
+		return Identity{Rank: -1}, refuse
 	}
-	mine := hello{version: protocolVersion, Identity: self}
+	mine := hello{version: protocolVersion, Identity: self, share: share}
 	_, _ = rand.Read(mine.nonce[:]) // never fails
 	my := mine.encode()
 	if len(my) > maxHello {
-		return -1, fmt.Errorf("comm: recipe digest and arithmetic class are longer than %d bytes", maxHello)
+		return Identity{Rank: -1}, fmt.Errorf("comm: recipe digest, arithmetic class and host are longer than %d bytes", maxHello)
 	}
 	if dialing {
 		if err := writeMessage(conn, my); err != nil {
@@ -162,14 +165,14 @@ func handshake(conn io.ReadWriter, self Identity, secret []byte, expect int) (in
 	their, err := readMessage(conn)
 	if err == errHello {
 		refuse.Reason = err.Error()
-		return -1, refuse
+		return Identity{Rank: -1}, refuse
 	} else if err != nil {
 		return broken(err)
 	}
 	theirs, err := decodeHello(their)
 	if err != nil {
 		refuse.Reason = err.Error()
-		return -1, refuse
+		return Identity{Rank: -1}, refuse
 	}
 	if !dialing {
 		refuse.Peer = theirs.Rank
@@ -179,7 +182,7 @@ func handshake(conn io.ReadWriter, self Identity, secret []byte, expect int) (in
 	}
 	if theirs.version != protocolVersion {
 		refuse.Reason = fmt.Sprintf("it speaks protocol version %d, this rank version %d; start every rank from the same binary", theirs.version, protocolVersion)
-		return -1, refuse
+		return Identity{Rank: -1}, refuse
 	}
 
 	labels, d, a := [2]string{"starling dialer", "starling acceptor"}, my, their
@@ -201,12 +204,12 @@ func handshake(conn io.ReadWriter, self Identity, secret []byte, expect int) (in
 	}
 	proven := hmac.Equal(answer[:], proof(secret, labels[1], d, a))
 	refuse.final = dialing || proven
-	refuse.Reason = judge(self, theirs, expect, proven)
+	refuse.Reason = judge(mine, theirs, expect, proven)
 	if err := writeMessage(conn, []byte(refuse.Reason)); err != nil && refuse.Reason == "" {
 		return broken(err)
 	}
 	if refuse.Reason != "" {
-		return -1, refuse
+		return Identity{Rank: -1}, refuse
 	}
 	verdict, err := readMessage(conn)
 	if err != nil {
@@ -214,13 +217,13 @@ func handshake(conn io.ReadWriter, self Identity, secret []byte, expect int) (in
 	}
 	if len(verdict) > 0 {
 		refuse.Reason = "it refuses this rank: " + strings.ToValidUTF8(string(bytes.TrimSpace(verdict)), "?")
-		return -1, refuse
+		return Identity{Rank: -1}, refuse
 	}
-	return theirs.Rank, nil
+	return theirs.Identity, nil
 }
 
 // judge returns why self will not talk to theirs, or "".
-func judge(self Identity, theirs hello, expect int, proven bool) string {
+func judge(self, theirs hello, expect int, proven bool) string {
 	switch {
 	case !proven:
 		return "it does not know this job's secret; it belongs to another job, or to none"
@@ -234,6 +237,8 @@ func judge(self Identity, theirs hello, expect int, proven bool) string {
 		return fmt.Sprintf("rank %d runs the recipe with digest %q, rank %d the one with %q; start every rank with the same recipe and parameters", theirs.Rank, theirs.Digest, self.Rank, self.Digest)
 	case theirs.Class != self.Class:
 		return fmt.Sprintf("rank %d computes in arithmetic class %q, rank %d in %q; their results would differ in bits, so choose the same kernels on both", theirs.Rank, theirs.Class, self.Rank, self.Class)
+	case theirs.share != self.share:
+		return fmt.Sprintf("rank %d is set to transport %v, rank %d to %v; give every rank the same choice", theirs.Rank, theirs.share, self.Rank, self.share)
 	}
 	return ""
 }

@@ -40,6 +40,9 @@ type local struct {
 	closed atomic.Bool
 }
 
+// String says how the ranks are connected.
+func (l *local) String() string { return "in process" }
+
 func (l *local) Rank() int  { return l.rank }
 func (l *local) World() int { return len(l.hub.boards) }
 

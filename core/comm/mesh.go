@@ -19,6 +19,7 @@ type MeshConfig struct {
 	Listener  net.Listener  // this rank's own; Connect closes it
 	Secret    []byte        // of the job; every connection proves that both sides know it
 	Heartbeat time.Duration // between signs of life; 0 means one second
+	Share     Sharing       // of memory among ranks with the same Identity.Host; the same on all ranks
 }
 
 // Validate reports a configuration that cannot work.
@@ -42,7 +43,7 @@ func (c MeshConfig) Validate() error {
 
 // Connect makes one connection to every other rank — dialling the lower ranks, accepting the higher ones — and returns the
 // transport over them. Both ends of each connection prove that they know the job's secret and compare world size,
-// recipe digest and arithmetic class. It returns when all are connected, when one of them is refused (*HandshakeError), or
+// recipe digest and arithmetic class. The ranks of one host then map memory that they share (Share). It returns when all are connected, when one of them is refused (*HandshakeError), or
 // when ctx ends, with an error naming the ranks that did not come.
 func Connect(ctx context.Context, cfg MeshConfig) (Transport, error) {
 	if cfg.Listener != nil {
@@ -51,7 +52,7 @@ func Connect(ctx context.Context, cfg MeshConfig) (Transport, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	m := &meeting{cfg: cfg, conns: make([]net.Conn, cfg.World), missing: cfg.World - 1, done: make(chan struct{}), open: map[net.Conn]bool{}}
+	m := &meeting{cfg: cfg, conns: make([]net.Conn, cfg.World), theirs: make([]Identity, cfg.World), missing: cfg.World - 1, done: make(chan struct{}), open: map[net.Conn]bool{}}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var wg sync.WaitGroup
@@ -81,7 +82,11 @@ func Connect(ctx context.Context, cfg MeshConfig) (Transport, error) {
 	if beat == 0 {
 		beat = time.Second
 	}
-	return newSocketTransport(cfg.Rank, m.conns, beat), nil
+	t, err := m.transport(beat)
+	if err != nil {
+		m.drop()
+	}
+	return t, err
 }
 
 // meeting is a mesh coming together.
@@ -90,6 +95,7 @@ type meeting struct {
 
 	mu      sync.Mutex
 	conns   []net.Conn
+	theirs  []Identity // by rank
 	missing int
 	err     error             // fatal
 	notes   []string          // why attempts failed, for the error at the end
@@ -164,8 +170,9 @@ func (m *meeting) greet(ctx context.Context, c net.Conn, expect int) bool {
 		limit = d
 	}
 	_ = c.SetDeadline(limit)
-	rank, err := handshake(c, m.cfg.Identity, m.cfg.Secret, expect)
+	theirs, err := handshake(c, m.cfg.Identity, m.cfg.Share, m.cfg.Secret, expect)
 	_ = c.SetDeadline(time.Time{})
+	rank := theirs.Rank
 
 	m.mu.Lock()
 	delete(m.open, c)
@@ -173,7 +180,7 @@ func (m *meeting) greet(ctx context.Context, c net.Conn, expect int) bool {
 		err = &HandshakeError{Rank: m.cfg.Rank, Peer: rank, Reason: "it is connected already"}
 	}
 	if err == nil {
-		m.conns[rank] = c
+		m.conns[rank], m.theirs[rank] = c, theirs
 		if m.missing--; m.missing == 0 && m.err == nil {
 			close(m.done)
 		}

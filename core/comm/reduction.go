@@ -14,6 +14,8 @@ type Reduction struct {
 	leaves []leaf    // every rank's nodes, in ascending lane order
 	first  []int     // first[r] is the index in leaves of rank r's first node; len is ranks+1
 	sums   []treeSum // evaluation order; values 0..len(leaves)-1 are the leaves, the following ones the sums
+	temp   []int     // per sum: which intermediate place it takes while it is needed
+	temps  int       // how many of those there are
 	digest uint64    // of lanes and assignment, compared between ranks
 }
 
@@ -66,6 +68,7 @@ func NewReduction(lanes int, assign []Range) (*Reduction, error) {
 		return len(red.leaves) + len(red.sums) - 1
 	}
 	walk(t.Root())
+	red.planTemps()
 	return red, nil
 }
 

@@ -1,6 +1,7 @@
 package comm
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"sync"
@@ -15,7 +16,9 @@ type run struct {
 	stream Stream
 	seq    uint64
 	call   Call
-	others []int // the members it involves, this one left out
+	others []int           // the members it involves, this one left out
+	h      *Handle         // in shared memory: of the collective
+	ctx    context.Context // in shared memory: of the caller that carries it out, else nil
 
 	began    time.Time
 	progress atomic.Int64 // when something last moved, as time since began
@@ -25,8 +28,10 @@ type run struct {
 
 	mu     sync.Mutex
 	events []event
+	head   int           // of events: those before it have been taken
 	fault  error         // a member entered something else
 	wake   chan struct{} // an event, a member's entry, a loss
+	timer  *time.Timer
 }
 
 type event struct {
@@ -34,20 +39,28 @@ type event struct {
 	err error
 }
 
-// newRun takes the next number of a stream: of the group's collectives, or of the messages to or from the one member in
-// others. The caller holds g.mu.
-func (g *Group) newRun(stream Stream, call Call, others []int) *run {
-	counter := &g.seqs[stream][g.self]
-	if stream != StreamCollective {
-		counter = &g.seqs[stream][others[0]]
+// prepare makes r ready for a call that involves others. What it has allocated before it keeps.
+func (r *run) prepare(g *Group, stream Stream, call Call, others []int) {
+	if r.pending == nil {
+		r.pending, r.entered, r.wake = make([]int, len(g.ranks)), make([]bool, len(g.ranks)), make(chan struct{}, 1)
 	}
-	r := &run{
-		g: g, stream: stream, seq: *counter, call: call, others: others, began: time.Now(),
-		pending: make([]int, len(g.ranks)), entered: make([]bool, len(g.ranks)), wake: make(chan struct{}, 1),
+	r.g, r.stream, r.call, r.others, r.began = g, stream, call, others, time.Now()
+	r.progress.Store(0)
+	clear(r.pending)
+	clear(r.entered)
+	r.open, r.events, r.head, r.fault = 0, r.events[:0], 0, nil
+}
+
+// begin gives r the next number of its stream: of the group's collectives, or of the messages to or from the one member
+// in r.others. The caller holds g.mu.
+func (g *Group) begin(r *run) {
+	counter := &g.seqs[r.stream][g.self]
+	if r.stream != StreamCollective {
+		counter = &g.seqs[r.stream][r.others[0]]
 	}
+	r.seq = *counter
 	*counter++
 	g.running[r] = struct{}{}
-	return r
 }
 
 func (r *run) moved() { r.progress.Store(int64(time.Since(r.began))) }
@@ -94,6 +107,11 @@ func (r *run) compare(m int, theirs Call) error {
 	if theirs == r.call {
 		return nil
 	}
+	return r.mismatch(m, theirs)
+}
+
+// mismatch is the error for a member that entered another call than this one.
+func (r *run) mismatch(m int, theirs Call) error {
 	mine, peer := r.call.String(), theirs.String()
 	if mine == peer {
 		mine, peer = mine+" with one root, chunk layout, lane assignment or piece size", peer+" with another"
@@ -151,30 +169,28 @@ func (r *run) poke() {
 
 // next waits for a completion and returns its id.
 func (r *run) next() (uint64, error) {
-	var ev event
-	err := r.until(func() bool {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		if len(r.events) == 0 {
-			return false
-		}
-		ev = r.events[0]
-		r.events = r.events[1:]
-		if len(r.events) == 0 {
-			r.events = nil
-		}
-		return true
-	})
-	if err == nil {
-		err = ev.err
-	}
-	if err != nil {
+	if err := r.until((*run).hasEvent); err != nil {
 		return 0, err
+	}
+	r.mu.Lock()
+	ev := r.events[r.head]
+	if r.head++; r.head == len(r.events) {
+		r.events, r.head = r.events[:0], 0
+	}
+	r.mu.Unlock()
+	if ev.err != nil {
+		return 0, ev.err
 	}
 	r.pending[ev.id>>48]--
 	r.open--
 	r.moved()
 	return ev.id, nil
+}
+
+func (r *run) hasEvent() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.head < len(r.events)
 }
 
 // drain waits for all messages handed over.
@@ -189,22 +205,23 @@ func (r *run) drain() error {
 
 // allEntered waits until every member has entered this collective.
 func (r *run) allEntered() error {
-	var left error
-	err := r.until(func() bool {
-		r.g.mu.Lock()
-		defer r.g.mu.Unlock()
-		for _, m := range r.others {
-			if !r.entered[m] {
-				left = r.g.left[m]
-				return left != nil
-			}
-		}
-		return true
-	})
-	if err != nil {
+	if err := r.until(func(r *run) bool { absent, left := r.absent(); return !absent || left != nil }); err != nil {
 		return err
 	}
+	_, left := r.absent()
 	return left
+}
+
+// absent reports whether a member has not entered this collective, and why none of those is to be waited for.
+func (r *run) absent() (bool, error) {
+	r.g.mu.Lock()
+	defer r.g.mu.Unlock()
+	for _, m := range r.others {
+		if !r.entered[m] {
+			return true, r.g.left[m]
+		}
+	}
+	return false, nil
 }
 
 // broken returns the fault of this run, which explains whatever else goes wrong with it.
@@ -215,30 +232,34 @@ func (r *run) broken() error {
 }
 
 // until waits for ready to return true, for the group's failure, or for the deadline.
-func (r *run) until(ready func() bool) error {
+func (r *run) until(ready func(*run) bool) error {
 	if err := r.broken(); err != nil {
 		return err
 	}
-	if ready() {
+	if ready(r) {
 		return nil
 	}
-	timer := time.NewTimer(r.nap())
-	defer timer.Stop()
+	if r.timer == nil {
+		r.timer = time.NewTimer(r.nap())
+	} else {
+		r.timer.Reset(r.nap())
+	}
+	defer r.timer.Stop()
 	for {
 		select {
 		case <-r.g.dead:
 			return r.g.err
 		case <-r.wake:
-		case <-timer.C:
+		case <-r.timer.C:
 			if err := r.overdue(); err != nil {
 				return err
 			}
-			timer.Reset(r.nap())
+			r.timer.Reset(r.nap())
 		}
 		if err := r.broken(); err != nil {
 			return err
 		}
-		if ready() {
+		if ready(r) {
 			return nil
 		}
 	}

@@ -13,12 +13,13 @@ import (
 
 // socketTransport is a mesh of stream connections, one per peer.
 type socketTransport struct {
-	rank  int
-	peers []*peer // nil at rank
-	board *board
-	stop  chan struct{}
-	once  sync.Once
-	wg    sync.WaitGroup
+	rank    int
+	network string  // for people
+	peers   []*peer // nil at rank
+	board   *board
+	stop    chan struct{}
+	once    sync.Once
+	wg      sync.WaitGroup
 }
 
 // linger is how long Close waits for a peer to take what is still on its way.
@@ -38,6 +39,7 @@ type peer struct {
 	wake    chan struct{}   // something to write
 	control []byte          // encoded frames without payload, written before payload
 	ready   []outgoing      // payload whose memory has been offered
+	taken   int             // of ready: those before it are on their way
 	sends   map[Key]message // payload waiting for an offer
 	offers  map[Key]int     // offers waiting for payload: length
 	recvs   map[Key]message // memory offered to the peer
@@ -57,8 +59,8 @@ type outgoing struct {
 }
 
 // newSocketTransport takes over the connections (nil at rank).
-func newSocketTransport(rank int, conns []net.Conn, heartbeat time.Duration) *socketTransport {
-	t := &socketTransport{rank: rank, peers: make([]*peer, len(conns)), board: newBoard(), stop: make(chan struct{})}
+func newSocketTransport(rank int, conns []net.Conn, network string, heartbeat time.Duration) *socketTransport {
+	t := &socketTransport{rank: rank, network: network, peers: make([]*peer, len(conns)), board: newBoard(), stop: make(chan struct{})}
 	for r, c := range conns {
 		if c == nil {
 			continue
@@ -93,6 +95,9 @@ func (t *socketTransport) beat(every time.Duration) {
 		}
 	}
 }
+
+// String says how the ranks are connected.
+func (t *socketTransport) String() string { return t.network }
 
 func (t *socketTransport) Rank() int  { return t.rank }
 func (t *socketTransport) World() int { return len(t.peers) }
@@ -251,24 +256,27 @@ func (p *peer) writeLoop() {
 	var control []byte // the half of a double buffer that is being written
 	var head []byte
 	var parts [3][]byte
+	bufs := new(net.Buffers) // on the heap once
 	for {
 		p.mu.Lock()
 		control, p.control = p.control, control[:0]
 		var out outgoing
-		if len(p.ready) > 0 {
-			out = p.ready[0]
-			p.ready[0] = outgoing{}
-			p.ready = p.ready[1:]
+		if p.taken < len(p.ready) {
+			out = p.ready[p.taken]
+			p.ready[p.taken] = outgoing{}
+			if p.taken++; p.taken == len(p.ready) {
+				p.ready, p.taken = p.ready[:0], 0
+			}
 		}
 		last := out.done == nil && (p.bye || p.lost != nil)
 		p.mu.Unlock()
 		if last {
 			control = appendHeader(control, header{kind: frameBye})
 		}
-		bufs := net.Buffers(append(parts[:0], control))
+		*bufs = append(parts[:0], control)
 		if out.done != nil {
 			head = appendHeader(head[:0], header{frameData, out.key, len(out.buf)})
-			bufs = append(bufs, head, out.buf)
+			*bufs = append(*bufs, head, out.buf)
 		}
 		if len(control) == 0 && out.done == nil {
 			<-p.wake
@@ -304,7 +312,7 @@ func (p *peer) writeFailed(out outgoing) {
 	p.broken = true
 	var open []outgoing
 	if p.lost != nil {
-		open, p.ready = p.ready, nil
+		open, p.ready, p.taken = p.ready[p.taken:], nil, 0
 	}
 	p.mu.Unlock()
 	for _, m := range open {
@@ -338,10 +346,10 @@ func (p *peer) readLoop() {
 		open = append(open, m)
 	}
 	if p.broken || !closing && !left {
-		for _, m := range p.ready {
+		for _, m := range p.ready[p.taken:] {
 			open = append(open, m.message)
 		}
-		p.ready = nil
+		p.ready, p.taken = nil, 0
 	}
 	p.recvs, p.sends = nil, nil
 	p.bye = true
@@ -387,25 +395,27 @@ func (p *peer) offered(key Key, length int) error {
 	return nil
 }
 
-func (p *peer) memory(key Key, length int) ([]byte, func(error), error) {
+func (p *peer) memory(key Key, length int) (message, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	m, ok := p.recvs[key]
 	switch {
 	case !ok:
-		return nil, nil, errors.New("bad frame: payload that was not asked for")
+		return m, errors.New("bad frame: payload that was not asked for")
 	case length != len(m.buf):
-		return nil, nil, lengthError(p.rank, p.t.rank, length, len(m.buf))
+		return m, lengthError(p.rank, p.t.rank, length, len(m.buf))
 	}
 	delete(p.recvs, key)
-	return m.buf, func(err error) {
-		if err != nil {
-			err = &PeerError{Rank: p.rank, Cause: err}
-		} else {
-			p.payloadReceived.Add(int64(length))
-		}
-		m.complete(err)
-	}, nil
+	return m, nil
+}
+
+func (p *peer) filled(m message, err error) {
+	if err != nil {
+		err = &PeerError{Rank: p.rank, Cause: err}
+	} else {
+		p.payloadReceived.Add(int64(len(m.buf)))
+	}
+	m.complete(err)
 }
 
 type countingReader struct {

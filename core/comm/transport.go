@@ -15,6 +15,8 @@ import (
 //
 // Notices (Enter, Abort) travel beside messages, need no offer, and may overtake them, never each other.
 type Transport interface {
+	// String says for people how the ranks are connected.
+	String() string
 	// Rank returns this rank and World the number of ranks.
 	Rank() int
 	World() int
@@ -101,8 +103,8 @@ var ErrLeft = errors.New("it has left the job")
 // ErrClosed is returned by operations on a transport or group that this rank has closed.
 var ErrClosed = errors.New("comm: closed")
 
-// Counters counts bytes between two ranks. Payload is what callers handed over; wire includes frames and notices (equal
-// to payload where the transport has no wire).
+// Counters counts bytes between two ranks. Payload is what was handed over or read in shared memory; wire is what went
+// through a connection, frames and notices included (equal to payload where the transport has no connections).
 type Counters struct {
 	PayloadSent, PayloadReceived int64
 	WireSent, WireReceived       int64

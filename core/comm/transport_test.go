@@ -26,6 +26,30 @@ func TestTCP(t *testing.T) {
 	commtest.Run(t, func(t *testing.T, world int) []comm.Transport { return mesh(t, world, tcpAddrs(world)) }, true)
 }
 
+func TestSharedMemory(t *testing.T) {
+	commtest.Run(t, func(t *testing.T, world int) []comm.Transport { return sharedMesh(t, world) }, true)
+}
+
+// sharedMesh connects a world through shared memory, as processes of one host would.
+func sharedMesh(t testing.TB, world int) []comm.Transport {
+	t.Helper()
+	if comm.ThisHost() == "" {
+		t.Skip("this system has no memory that processes can hand each other")
+	}
+	ts, errs := connect(t, unixAddrs(t, world), func(_ int, cfg *comm.MeshConfig) {
+		cfg.Host = comm.ThisHost()
+		if world > 1 {
+			cfg.Share = comm.ShareAlways
+		}
+	})
+	for r, err := range errs {
+		if err != nil {
+			t.Fatalf("rank %d: %v", r, err)
+		}
+	}
+	return ts
+}
+
 func tcpAddrs(world int) []string {
 	addrs := make([]string, world)
 	for r := range addrs {

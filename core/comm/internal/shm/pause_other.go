@@ -1,0 +1,6 @@
+//go:build !amd64 && !arm64
+
+package shm
+
+// Pause marks a waiting loop.
+func Pause() {}

@@ -1,0 +1,219 @@
+package comm
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+)
+
+// sharing connects a world through shared memory.
+func sharing(t testing.TB, world int) []Transport {
+	t.Helper()
+	if ThisHost() == "" {
+		t.Skip("this system has no memory that processes can hand each other")
+	}
+	return meshOf(t, world, ShareAlways)
+}
+
+// meshOf connects a world over Unix sockets.
+func meshOf(t testing.TB, world int, share Sharing) []Transport {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "comm")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	addrs, listeners := make([]string, world), make([]net.Listener, world)
+	for r := range addrs {
+		addrs[r] = "unix:" + filepath.Join(dir, strconv.Itoa(r))
+		if listeners[r], err = Listen(ctx, addrs[r]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ts := make([]Transport, world)
+	var wg sync.WaitGroup
+	for r := range addrs {
+		wg.Go(func() {
+			x, err := Connect(ctx, MeshConfig{
+				Identity: Identity{Rank: r, World: world, Host: ThisHost()}, Addrs: addrs, Listener: listeners[r],
+				Secret: make([]byte, 16), Share: share,
+			})
+			if err != nil {
+				t.Error(err)
+			}
+			ts[r] = x
+		})
+	}
+	wg.Wait()
+	if t.Failed() {
+		t.FailNow()
+	}
+	t.Cleanup(func() {
+		var wg sync.WaitGroup
+		for _, x := range ts {
+			wg.Go(func() { _ = x.Close() })
+		}
+		wg.Wait()
+	})
+	return ts
+}
+
+// TestSharedInvariance: in shared memory too, the sum has the bits of the single-rank tree, in the one-round form and
+// piece by piece, for every spread of lanes, aligned or not.
+func TestSharedInvariance(t *testing.T) {
+	for _, lanes := range []int{2, 3, 5, 6, 8, 16, 21} {
+		for _, ranks := range []int{2, 3, 4, 6} {
+			if ranks > lanes {
+				continue
+			}
+			t.Run(fmt.Sprintf("%dlanes%dranks", lanes, ranks), func(t *testing.T) {
+				red, err := NewReduction(lanes, Assign(lanes, ranks))
+				if err != nil {
+					t.Fatal(err)
+				}
+				ts := sharing(t, ranks)
+				for i, n := range []int{0, 1, 53, 3*strip + 7, 100_003} {
+					values := laneValues(lanes, n)
+					want := treeSumOf(values, Tree{lanes}.Root())
+					opt := Options{PieceBytes: 64 << (3 * i)}
+					noErrors(t, onAllNamed(t, ts, fmt.Sprint(n), opt, func(ctx context.Context, g *Group) error {
+						own := runFold(red.Fold(g.Rank()), values)
+						chunks := Chunks(n, g.Size(), 1)
+						c := chunks[g.Rank()]
+						mine := make([]float32, c.Len())
+						if err := g.ReduceScatterTree(ctx, "rs", red, chunks, own, mine); err != nil {
+							return err
+						}
+						if !sameBits(mine, want[c.Lo:c.Hi]) {
+							return fmt.Errorf("reduce-scatter of %d differs from the tree", n)
+						}
+						if err := g.AllReduceTree(ctx, "ar", red, own, own[0]); err != nil {
+							return err
+						}
+						if !sameBits(own[0], want) {
+							return fmt.Errorf("all-reduce of %d differs from the tree", n)
+						}
+						return nil
+					}))
+				}
+			})
+		}
+	}
+}
+
+// TestLazyWaiters: ranks that start many small collectives before they wait for any, in shared memory, do not block each
+// other, and waits may come in another order than starts.
+func TestLazyWaiters(t *testing.T) {
+	noErrors(t, onAll(t, sharing(t, 3), Options{}, func(ctx context.Context, g *Group) error {
+		for round := range 30 {
+			bufs, handles := make([][]float32, 11), make([]*Handle, 11)
+			for i := range handles {
+				n := []int{10, 1000, 70_000}[(i*7+round)%3]
+				bufs[i] = make([]float32, n)
+				for k := range bufs[i] {
+					bufs[i][k] = float32(g.Rank() + i)
+				}
+				handles[i] = g.StartAllReduce(fmt.Sprint("bucket ", i), bufs[i])
+			}
+			if g.Rank() == 1 {
+				time.Sleep(time.Millisecond)
+			}
+			for i := range handles {
+				k := (i*5 + g.Rank()) % len(handles)
+				if err := handles[k].Wait(ctx); err != nil {
+					return err
+				}
+				if got := bufs[k][len(bufs[k])-1]; got != float32(3+3*k) {
+					return fmt.Errorf("bucket %d is %v, want %v", k, got, 3+3*k)
+				}
+			}
+		}
+		return nil
+	}))
+}
+
+// TestWaitGivesUp: a wait ends with its context; the collective goes on and can be waited for again.
+func TestWaitGivesUp(t *testing.T) {
+	for name, ts := range map[string][]Transport{"inprocess": inProcess(t, 2), "shm": sharing(t, 2)} {
+		t.Run(name, func(t *testing.T) {
+			noErrors(t, onAll(t, ts, Options{}, func(ctx context.Context, g *Group) error {
+				b := []float32{1}
+				if g.Rank() == 1 {
+					time.Sleep(100 * time.Millisecond)
+				}
+				h := g.StartAllReduce("x", b)
+				if g.Rank() == 0 {
+					short, cancel := context.WithTimeout(ctx, 5*time.Millisecond)
+					defer cancel()
+					if err := h.Wait(short); err == nil {
+						return fmt.Errorf("the wait outlived its context")
+					}
+					if h.Err() != nil {
+						return h.Err()
+					}
+				}
+				<-h.Done()
+				if err := h.Wait(ctx); err != nil || b[0] != 2 {
+					return fmt.Errorf("sum %v: %w", b[0], err)
+				}
+				return nil
+			}))
+		})
+	}
+}
+
+// TestSteadyAllocations: a prepared collective allocates nothing once it has run.
+func TestSteadyAllocations(t *testing.T) {
+	for name, open := range map[string]func(t testing.TB, n int) []Transport{
+		"inprocess": inProcess, "shm": sharing,
+		"unix": func(t testing.TB, n int) []Transport { return meshOf(t, n, ShareNever) },
+	} {
+		for _, n := range []int{1, 1000, 300_000} {
+			t.Run(fmt.Sprint(name, n), func(t *testing.T) {
+				ts := open(t, 2)
+				const rounds = 50
+				noErrors(t, onAll(t, ts, Options{}, func(ctx context.Context, g *Group) error {
+					b := make([]float32, n)
+					red, err := NewReduction(2, Assign(2, 2))
+					if err != nil {
+						return err
+					}
+					c, err := g.PrepareAllReduceTree("bucket", red, [][]float32{b}, b)
+					if err != nil {
+						return err
+					}
+					for range 5 {
+						if err := c.Run(ctx); err != nil {
+							return err
+						}
+					}
+					if g.Rank() == 1 {
+						for range rounds + 1 {
+							if err := c.Run(ctx); err != nil {
+								return err
+							}
+						}
+						return nil
+					}
+					// The other rank is in this process: its allocations count too.
+					if got := testing.AllocsPerRun(rounds, func() {
+						if e := c.Run(ctx); e != nil {
+							err = e
+						}
+					}); got >= 1 {
+						return fmt.Errorf("%v allocations for each all-reduce of two ranks", got)
+					}
+					return err
+				}))
+			})
+		}
+	}
+}

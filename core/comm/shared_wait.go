@@ -1,0 +1,257 @@
+package comm
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"time"
+
+	"starling/core/comm/internal/shm"
+)
+
+// Waiting in shared memory: on all other members, or one of them, to reach a count.
+
+// need is what a wait is for: that a counter of member (or of every other one, if it is negative) reaches count.
+type need struct {
+	of     counter
+	member int
+	count  uint64
+}
+
+type counter uint8
+
+const (
+	published counter = iota // and has entered what this member entered
+	finished
+	entered
+)
+
+// errYield says that a wait ended because the caller's context did.
+var errYield = errors.New("comm: the caller's context has ended")
+
+// How long to look before sleeping. A member that somebody waits for looks longer than one that works beside a
+// computation; where ranks outnumber cores, looking means letting others run.
+const (
+	looksAwaited    = 2000
+	looksBackground = 50
+	looksCrowded    = 60
+)
+
+// behind returns a member that the need still waits for, or -1.
+func (r *run) behind(n need) int {
+	if n.member >= 0 {
+		if r.reached(n, n.member) {
+			return -1
+		}
+		return n.member
+	}
+	for _, m := range r.others {
+		if !r.reached(n, m) {
+			return m
+		}
+	}
+	return -1
+}
+
+func (r *run) reached(n need, m int) bool {
+	h := r.g.shared.heads[m]
+	switch n.of {
+	case finished:
+		return h.finished.Load() >= n.count
+	case published:
+		return r.met(m) && h.published.Load() >= n.count
+	}
+	if n.count > r.seq {
+		return r.met(m)
+	}
+	return h.entered.Load() >= n.count
+}
+
+// met reports whether member m has entered this collective, and compares what it entered with this member's.
+func (r *run) met(m int) bool {
+	if r.entered[m] {
+		return r.fault == nil
+	}
+	x := r.g.shared
+	if x.heads[m].entered.Load() <= r.seq {
+		return false
+	}
+	r.entered[m] = true
+	if e := x.entry(m, r.seq); !e.is(r.call) {
+		r.fault = r.mismatch(m, e.call())
+		return false
+	}
+	return true
+}
+
+// await waits for a need, for the group's failure, or for the deadline. In a collective that its caller carries out it
+// also ends, with errYield, when the caller's context does.
+func (r *run) await(n need) error {
+	if r.behind(n) < 0 {
+		return nil
+	}
+	looks := looksBackground
+	crowded := r.g.shared.t.crowded
+	switch {
+	case crowded:
+		looks = looksCrowded
+	case r.h.waiters.Load() > 0:
+		looks = looksAwaited
+	}
+	for i := range looks {
+		if crowded {
+			runtime.Gosched()
+			shm.Yield()
+		} else {
+			shm.Pause()
+			if i%32 == 31 {
+				runtime.Gosched()
+			}
+		}
+		if r.behind(n) < 0 {
+			r.moved()
+			return nil
+		}
+		if r.fault != nil {
+			return r.fault
+		}
+	}
+	nap := min(r.nap(), 10*time.Millisecond)
+	for {
+		if err := r.hopeless(n); err != nil {
+			return err
+		}
+		r.g.shared.heads[r.g.self].bell.Sleep(nap, func() bool {
+			return r.behind(n) < 0 || r.fault != nil || r.g.lost()
+		})
+		if r.fault != nil {
+			return r.fault
+		}
+		if r.behind(n) < 0 {
+			r.moved()
+			return nil
+		}
+	}
+}
+
+// lost reports whether the group has failed.
+func (g *Group) lost() bool {
+	select {
+	case <-g.dead:
+		return true
+	default:
+		return false
+	}
+}
+
+// hopeless returns why a wait is to end without what it waits for.
+func (r *run) hopeless(n need) error {
+	if err := r.g.Err(); err != nil {
+		return err
+	}
+	if r.ctx != nil && r.ctx.Err() != nil {
+		return errYield
+	}
+	x := r.g.shared
+	r.g.mu.Lock()
+	for _, m := range r.others {
+		if n.member >= 0 && m != n.member || r.reached(n, m) {
+			r.pending[m] = 0
+			continue
+		}
+		r.pending[m] = 1
+		// It may have left after its part: then its counters are there already.
+		if left := r.g.left[m]; left != nil && !r.reached(n, m) {
+			r.g.mu.Unlock()
+			return left
+		}
+	}
+	for _, m := range r.others {
+		r.entered[m] = r.entered[m] || x.heads[m].entered.Load() > r.seq
+	}
+	r.g.mu.Unlock()
+	return r.overdue()
+}
+
+// publishAhead enters a brief collective and publishes this member's part at once, if that needs no waiting. The caller
+// holds g.mu; nobody carries out a collective, and all that were started before are published.
+func (g *Group) publishAhead(c *Collective) bool {
+	x, r := g.shared, &c.run
+	seq := g.seqs[StreamCollective][g.self]
+	r.prepare(g, StreamCollective, c.h.call, g.peers)
+	r.h, r.seq = &c.h, seq
+	if r.behind(r.needEntry()) >= 0 || c.local.publish != nil && r.behind(needSlot(x.next)) >= 0 {
+		return false
+	}
+	g.seqs[StreamCollective][g.self]++
+	c.open(x)
+	return true
+}
+
+// needEntry waits until the place of this member's entry is no longer read.
+func (r *run) needEntry() need {
+	n := need{of: entered, member: -1}
+	if r.seq >= entryCount {
+		n.count = r.seq - entryCount + 2
+	}
+	return n
+}
+
+// needSlot waits until the slot of a round may be written.
+func needSlot(round uint64) need {
+	n := need{of: finished, member: -1}
+	if round >= slotCount {
+		n.count = round - slotCount + 1
+	}
+	return n
+}
+
+// open enters a brief collective and publishes its part; what it needs for that has been waited for.
+func (c *Collective) open(x *shared) {
+	x.enter(c.run.seq, c.h.call)
+	c.base = x.next
+	if c.local.publish == nil {
+		x.ring()
+		return
+	}
+	c.local.publish(x.slot(x.self, c.base))
+	x.next++
+	x.publish(c.base)
+}
+
+// carryOutShared carries out a collective in shared memory. It returns false if ctx ended first.
+func (g *Group) carryOutShared(ctx context.Context, c *Collective) (err error, over bool) {
+	x, r := g.shared, &c.run
+	if !c.published {
+		g.mu.Lock()
+		r.prepare(g, StreamCollective, c.h.call, g.peers)
+		r.h, r.seq = &c.h, g.seqs[StreamCollective][g.self]
+		g.seqs[StreamCollective][g.self]++
+		g.mu.Unlock()
+		if err := r.await(r.needEntry()); err != nil {
+			return err, true
+		}
+		switch {
+		case !c.brief:
+			x.enter(r.seq, c.h.call)
+		case c.local.publish != nil:
+			if err := r.await(needSlot(x.next)); err != nil {
+				return err, true
+			}
+			fallthrough
+		default:
+			c.open(x)
+		}
+	}
+	r.began = c.h.Started()
+	r.ctx = ctx
+	err = c.local.rest(c)
+	r.ctx = nil
+	if err == errYield {
+		return nil, false
+	}
+	if err == nil {
+		g.form()
+	}
+	return err, true
+}
