@@ -6,10 +6,13 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"time"
+
+	"starling/core/comm"
 )
 
 // Config of a job. Zero values ask for the defaults.
@@ -23,6 +26,10 @@ type Config struct {
 	// Listen says where the ranks listen for each other: "" for Unix sockets in a private directory that lives until they
 	// are connected; "tcp:host:port" for TCP, rank r at port + r, or any free port with port 0. (Launch only.)
 	Listen string
+	// Transport says how the ranks move data: TransportShared through memory that the ranks of a host share, TransportUnix
+	// or TransportTCP through their connections; TransportAuto, the default, through shared memory where it can be had.
+	// Left empty beside a TCP Listen it means TCP. (Launch only.)
+	Transport string
 	// Stdout and Stderr receive the workers' output line by line, each line headed "[rank 1] "; nil drops stdout and
 	// passes stderr to this process's. The end of stderr is kept for the error. (Launch only.)
 	Stdout, Stderr io.Writer
@@ -60,8 +67,37 @@ func (c Config) Validate() error {
 	if c.JoinTimeout < 0 || c.Silence < 0 || c.Grace < 0 || c.StopGrace < 0 {
 		return fmt.Errorf("cluster: negative timeout")
 	}
-	_, err := listenAddress(c.Listen, "", c.Ranks-1)
+	listen, _, err := c.transport()
+	if err != nil {
+		return err
+	}
+	_, err = listenAddress(listen, "", c.Ranks-1)
 	return err
+}
+
+// The values of Config.Transport.
+const (
+	TransportAuto   = "auto"
+	TransportShared = "shm"
+	TransportUnix   = "unix"
+	TransportTCP    = "tcp"
+)
+
+// transport returns where the ranks listen and whether they share memory.
+func (c Config) transport() (listen string, share comm.Sharing, err error) {
+	switch {
+	case c.Transport == "" && c.Listen == "", c.Transport == TransportAuto:
+		return c.Listen, comm.ShareAuto, nil
+	case c.Transport == TransportShared && c.Ranks > 1:
+		return c.Listen, comm.ShareAlways, nil
+	case c.Transport == TransportTCP && c.Listen == "":
+		return "tcp:127.0.0.1:0", comm.ShareNever, nil
+	case c.Transport == TransportUnix && c.Listen != "":
+		return "", 0, fmt.Errorf("cluster: transport unix, and the ranks are to listen at %s; leave one of the two out", c.Listen)
+	case slices.Contains([]string{"", TransportShared, TransportUnix, TransportTCP}, c.Transport):
+		return c.Listen, comm.ShareNever, nil
+	}
+	return "", 0, fmt.Errorf("cluster: transport %q; choose auto, shm, unix or tcp", c.Transport)
 }
 
 func (c Config) withDefaults() Config {

@@ -28,6 +28,10 @@ func Launch(ctx context.Context, cfg Config) ([][]byte, error) {
 		return nil, err
 	}
 	cfg = cfg.withDefaults()
+	listen, share, err := cfg.transport()
+	if err != nil {
+		return nil, err
+	}
 	dir, err := socketDir()
 	if err != nil {
 		return nil, err
@@ -50,7 +54,7 @@ func Launch(ctx context.Context, cfg Config) ([][]byte, error) {
 	go l.starter(starts, started, release)
 	defer close(release)
 	for r := range cfg.Ranks {
-		listen, err := listenAddress(cfg.Listen, dir, r)
+		at, err := listenAddress(listen, dir, r)
 		if err == nil {
 			starts <- r
 			err = <-started
@@ -67,7 +71,7 @@ func Launch(ctx context.Context, cfg Config) ([][]byte, error) {
 		if cfg.OnStart != nil {
 			cfg.OnStart(r, pid)
 		}
-		l.send(r, message{Kind: kindWelcome, Rank: r, World: cfg.Ranks, Secret: secret, Listen: listen})
+		l.send(r, message{Kind: kindWelcome, Rank: r, World: cfg.Ranks, Secret: secret, Listen: at, Share: share})
 	}
 	for _, o := range j.take() {
 		l.send(o.rank, o.msg)

@@ -180,9 +180,9 @@ func launch(t *testing.T, ctx context.Context, cfg Config) ([][]byte, time.Durat
 }
 
 func TestLaunch(t *testing.T) {
-	for _, listen := range []string{"", "tcp:127.0.0.1:0"} {
+	for _, c := range []Config{{}, {Listen: "tcp:127.0.0.1:0"}, {Transport: TransportUnix}, {Transport: TransportTCP}} {
 		cfg := testConfig("run", 3, -1)
-		cfg.Listen = listen
+		cfg.Listen, cfg.Transport = c.Listen, c.Transport
 		ready := 0
 		cfg.OnReady = func() { ready++ }
 		results, _, err := launch(t, t.Context(), cfg)

@@ -8,6 +8,8 @@ import (
 	"net"
 	"sync"
 	"time"
+
+	"starling/core/comm"
 )
 
 // The control protocol between a worker and its launcher: JSON messages, each preceded by its length (u32, little-endian).
@@ -24,15 +26,16 @@ import (
 //	                               beat
 type message struct {
 	Kind   kind
-	Rank   int      `json:",omitempty"`
-	World  int      `json:",omitempty"`
-	PID    int      `json:",omitempty"`
-	Secret []byte   `json:",omitempty"`
-	Listen string   `json:",omitempty"`
-	Addrs  []string `json:",omitempty"`
-	Text   string   `json:",omitempty"`
-	Blame  []int    `json:",omitempty"`
-	Data   []byte   `json:",omitempty"`
+	Rank   int          `json:",omitempty"`
+	World  int          `json:",omitempty"`
+	PID    int          `json:",omitempty"`
+	Secret []byte       `json:",omitempty"`
+	Listen string       `json:",omitempty"`
+	Share  comm.Sharing `json:",omitempty"`
+	Addrs  []string     `json:",omitempty"`
+	Text   string       `json:",omitempty"`
+	Blame  []int        `json:",omitempty"`
+	Data   []byte       `json:",omitempty"`
 }
 
 type kind string
