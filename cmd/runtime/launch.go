@@ -32,6 +32,7 @@ type job struct {
 	StartedUnixNano int64
 	Timeout         float64 // seconds that a collective may stall; 0: the default
 	Listen          string  // see cluster.Config
+	StepsOnly       int     // if not 0, so many steps and nothing else: a benchmark
 }
 
 const envJob = "STARLING_JOB"
@@ -73,6 +74,7 @@ func launch(ctx context.Context, j job, spec *train.Spec, inProcess bool, show *
 				if own, err = recipe.Load(j.Recipe, recipe.Options{Set: j.Set}); err != nil {
 					return err
 				}
+				j.bare(own)
 			}
 			return runRank(ctx, w, j, own)
 		})
@@ -144,6 +146,7 @@ func workerMain() int {
 			if err != nil {
 				return err
 			}
+			j.bare(spec)
 			return runRank(w.Context(), w, j, spec)
 		}(); err != nil {
 			return w.Fail(err)

@@ -4,6 +4,7 @@
 //	runtime check recipe.star    find every mistake that can be found without training
 //	runtime plan recipe.star     memory, parameters and traffic of a run before it starts
 //	runtime sample recipe.star   draw text from a run's checkpoint
+//	runtime bench                measure kernels, training steps and peers on this machine
 //
 // The package wires recipe, trainer and ranks together and shows a run to a person. It computes nothing itself.
 package main
@@ -69,7 +70,7 @@ Start with:
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return &exitError{2, fmt.Errorf("%w\nSee '%s --help'", err, c.CommandPath())}
 	})
-	root.AddCommand(newExec(started), newCheck(), newPlan(), newSample(), newReference(), newVersion())
+	root.AddCommand(newExec(started), newCheck(), newPlan(), newSample(), newBench(started), newReference(), newVersion())
 	return root
 }
 

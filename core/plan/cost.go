@@ -6,6 +6,9 @@ import (
 	"starling/core/graph"
 )
 
+// Cost is the arithmetic and the memory traffic of one run of a node, as instructions carry them.
+func Cost(n *graph.Node) (flops, bytes int64) { return cost(n) }
+
 // cost is the arithmetic and the memory traffic of one run of a node: a multiply-add counts as two operations, every
 // operand is read or written once. Transcendental functions are counted by the rough price of their polynomials; the figures
 // serve cost models and people, nothing depends on their last digit.

@@ -15,6 +15,17 @@ func Peak() float64 {
 	return best
 }
 
+// PeakOver is Peak on average over at least d: threads that measure at the same
+// time learn what they have together.
+func PeakOver(d time.Duration) float64 {
+	fmaRound() // the processor may have to wake its wide units
+	var n int
+	start := time.Now()
+	for time.Since(start) < d {
+		n += fmaRound()
+	}
+	return 2 * float64(n) / float64(time.Since(start).Nanoseconds())
+}
 func fmaRoundGeneric() int {
 	const n = 20000
 	var acc [4]float32

@@ -1,0 +1,404 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"starling/core/device"
+	"starling/core/device/cpu"
+	"starling/core/graph"
+	"starling/core/plan"
+	"starling/core/recipe"
+	"starling/core/tensor"
+	"starling/core/train"
+)
+
+// opsOptions are the flags of bench ops.
+type opsOptions struct {
+	set     []string
+	threads int
+	rounds  int
+	match   string
+}
+
+// opsResult is the speed of kernels beside the limits.
+type opsResult struct {
+	Recipe string   `json:"recipe,omitempty"`
+	Limits limits   `json:"limits"`
+	Ops    []opRate `json:"ops"`
+}
+
+// opRate is one kernel on one set of shapes.
+type opRate struct {
+	Op     string  `json:"op"`
+	Shapes string  `json:"shapes"`
+	Calls  int     `json:"calls"`
+	MS     float64 `json:"ms"` // one call, the median
+	Share  float64 `json:"share_of_step,omitempty"`
+	GFLOPS float64 `json:"gflop_per_s"`
+	GBps   float64 `json:"gb_per_s"`
+	// Bound is the limit that the kernel is nearest to, "arithmetic" or "memory", and Of the fraction of it that it reaches: memory
+	// counts every operand once, so that what lies in a cache can exceed 1.
+	Bound string  `json:"bound"`
+	Of    float64 `json:"of_limit"`
+}
+
+func newBenchOps() *cobra.Command {
+	var o opsOptions
+	c := &cobra.Command{
+		Use:   "ops [RECIPE.star]",
+		Short: "Time kernels beside the machine's limits",
+		Long: `Time kernels beside the limits of the machine, which are measured first. Without a recipe the kernels of transformers run one by one on
+common shapes. With a recipe its own programs run, forward, backward and update, so that each kernel finds the caches as it does in training; equal
+kernels are one line.`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			if o.rounds < 1 || o.threads < 0 {
+				return &exitError{2, fmt.Errorf("--rounds %d, --threads %d: there must be at least one round, and threads cannot be negative", o.rounds, o.threads)}
+			}
+			if o.threads == 0 {
+				o.threads = usableThreads()
+			}
+			r := &opsResult{Limits: measureLimits(o.threads)}
+			makeRoom(o.threads)
+			dev, err := cpu.Open(cpu.Config{Threads: o.threads})
+			if err != nil {
+				return err
+			}
+			defer dev.Close()
+			if len(args) == 1 {
+				err = r.recipe(c.Context(), dev, args[0], o)
+			} else {
+				err = r.common(dev, o)
+			}
+			if err != nil {
+				return err
+			}
+			return show(c, r, r.text)
+		},
+	}
+	f := c.Flags()
+	f.StringArrayVar(&o.set, "set", nil, "set a recipe parameter, as `name=value`; may be repeated")
+	f.IntVar(&o.threads, "threads", 0, "CPU threads (default: the usable cores)")
+	f.IntVar(&o.rounds, "rounds", 7, "times that each kernel is timed")
+	f.StringVar(&o.match, "match", "", "only kernels whose name contains this `text`")
+	return c
+}
+
+// sampleOf collects the times of equal kernels.
+type sampleOf struct {
+	op, shapes   string
+	flops, bytes int64
+	calls        int
+	seconds      []float64
+}
+
+func (r *opsResult) add(s *sampleOf, total float64) {
+	sec := median(s.seconds)
+	o := opRate{Op: s.op, Shapes: s.shapes, Calls: s.calls, MS: round(sec*1e3, 4), GFLOPS: round(float64(s.flops)/sec/1e9, 1), GBps: round(float64(s.bytes)/sec/1e9, 1)}
+	if total > 0 {
+		o.Share = round(sec*float64(s.calls)/total, 4)
+	}
+	arithmetic, memory := float64(s.flops)/sec/1e9/r.Limits.Peak, float64(s.bytes)/sec/1e9/r.Limits.Copy
+	o.Bound, o.Of = "memory", round(memory, 3)
+	if arithmetic > memory {
+		o.Bound, o.Of = "arithmetic", round(arithmetic, 3)
+	}
+	r.Ops = append(r.Ops, o)
+}
+
+// recipe times the programs of a recipe in their own order.
+func (r *opsResult) recipe(ctx context.Context, dev *cpu.Device, path string, o opsOptions) error {
+	spec, err := recipe.Load(path, recipe.Options{Set: o.set})
+	if err != nil {
+		return err
+	}
+	r.Recipe = spec.Name
+	(&job{StepsOnly: 1}).bare(spec)
+	spec.Mesh.Data = 1
+	if err := spec.Scan(ctx); err != nil {
+		return err
+	}
+	p, err := train.Plan(spec, 1, 0)
+	if err != nil {
+		return err
+	}
+	var mem device.Memory
+	for s := range device.NumSpaces {
+		a, err := dev.Alloc(s.String(), p.ArenaBytes[s])
+		if err != nil {
+			return err
+		}
+		defer a.Free()
+		mem.Arenas[s] = a
+	}
+	mem.Stack = []device.Arena{mem.Arenas[device.Grads]}
+	for _, q := range p.Params {
+		graph.InitValues(q.ParamAttrs, spec.Seed, 0, device.View[float32](mem, q.Place))
+	}
+	var programs []*device.Bound
+	for _, name := range []string{plan.SegmentMicro, plan.SegmentNorm, plan.SegmentUpdate} {
+		b, err := device.Bind(dev, p.Segments[name], mem)
+		if err != nil {
+			return err
+		}
+		for _, in := range p.Segments[name].Inputs {
+			fillInput(mem, in)
+		}
+		programs = append(programs, b)
+	}
+	spent := map[string]*sampleOf{}
+	order := []*sampleOf{}
+	for round := range o.rounds + 1 {
+		seen := map[string]float64{}
+		env := &device.Env{FirstInLane: true, LastInLane: true, LastOnRank: true, Trace: func(in *device.Instr, start, end time.Time) {
+			if in.Kind != device.Kernel {
+				return
+			}
+			key := in.Op.Name + " " + shapesOf(in.In)
+			s := spent[key]
+			if s == nil {
+				s = &sampleOf{op: in.Op.Name, shapes: shapesOf(in.In), flops: in.FLOPs, bytes: in.Bytes}
+				spent[key] = s
+				order = append(order, s)
+			}
+			if round == 0 {
+				s.calls++
+				return
+			}
+			seen[key] += end.Sub(start).Seconds()
+		}}
+		for _, b := range programs {
+			if err := b.Run(env); err != nil {
+				return err
+			}
+		}
+		for key, sec := range seen {
+			spent[key].seconds = append(spent[key].seconds, sec/float64(spent[key].calls))
+		}
+	}
+	total := 0.0
+	for _, s := range order {
+		total += median(s.seconds) * float64(s.calls)
+	}
+	slices.SortStableFunc(order, func(a, b *sampleOf) int {
+		return cmp.Compare(median(b.seconds)*float64(b.calls), median(a.seconds)*float64(a.calls))
+	})
+	for _, s := range order {
+		if strings.Contains(s.op, o.match) {
+			r.add(s, total)
+		}
+	}
+	return nil
+}
+
+// fillInput puts harmless values into an input: the ids 0 to 9, a scale of a thousandth, hyper-parameters of a slow AdamW.
+func fillInput(mem device.Memory, o device.Operand) {
+	switch o.DType {
+	case tensor.F64:
+		row := [graph.HyperCount]float64{graph.HyperLR: 1e-6, graph.HyperBeta1: 0.9, graph.HyperBeta2: 0.95, graph.HyperEps: 1e-8,
+			graph.HyperCorrection1: 0.1, graph.HyperCorrection2: 0.05, graph.HyperGradScale: 1}
+		for i, v := 0, device.View[float64](mem, o); i < len(v); i++ {
+			v[i] = row[i%plan.HyperLen%len(row)]
+		}
+	case tensor.F32:
+		r := rand.New(rand.NewPCG(1, 1))
+		for i, v := 0, device.View[float32](mem, o); i < len(v); i++ {
+			v[i] = float32(1e-3 * r.Float64())
+		}
+	case tensor.I32:
+		for i, v := 0, device.View[int32](mem, o); i < len(v); i++ {
+			v[i] = int32(i % 10)
+		}
+	}
+}
+
+func shapesOf(ops []device.Operand) string {
+	var parts []string
+	for _, o := range ops {
+		s := o.Shape.String()
+		if o.DType != tensor.F32 {
+			s = o.DType.String() + s
+		}
+		parts = append(parts, s)
+	}
+	return strings.Join(parts, " ")
+}
+
+// commonKernels lists operations with the types of their inputs: the products of two transformers and of squares, and what else
+// such a model runs.
+func commonKernels() []commonKernel {
+	f := func(shape ...int) graph.Type { return graph.Type{DType: tensor.F32, Shape: shape} }
+	ids := func(shape ...int) graph.Type { return graph.Type{DType: tensor.I32, Shape: shape} }
+	var ks []commonKernel
+	add := func(op string, attrs any, in ...graph.Type) { ks = append(ks, commonKernel{op, attrs, in}) }
+	linear := func(rows, in, out int) {
+		add("linear", nil, f(rows, in), f(out, in))
+		add("linear_grad_x", nil, f(rows, out), f(out, in))
+		add("linear_grad_w", nil, f(rows, out), f(rows, in))
+	}
+	for _, n := range []int{512, 1024} {
+		for _, a := range []graph.MatmulAttrs{{}, {TransB: true}, {TransA: true}} {
+			add("matmul", a, f(n, n), f(n, n))
+		}
+	}
+	linear(3072, 384, 1152)
+	linear(3072, 384, 384)
+	linear(3072, 384, 1536)
+	linear(3072, 1536, 384)
+	linear(256, 768, 2304)
+	linear(256, 768, 3072)
+	linear(256, 3072, 768)
+	linear(256, 768, 50304)
+	linear(512, 96, 288)
+	linear(512, 256, 96)
+	q := f(12, 256, 6, 64)
+	attention := graph.AttentionAttrs{Causal: true, Scale: 0.125}
+	add("attention", attention, q, q, q)
+	add("attention_grad", attention, q, q, q, q, q, f(12, 6, 256))
+	x, w := f(3072, 384), f(384)
+	add("layer_norm", graph.NormAttrs{Eps: 1e-5}, x, w, w)
+	add("layer_norm_grad", nil, x, x, w, f(3072, 2))
+	add("rms_norm", graph.NormAttrs{Eps: 1e-5}, x, w)
+	add("rms_norm_grad", nil, x, x, w, f(3072))
+	wide := f(3072, 1536)
+	add("gelu", nil, wide)
+	add("gelu_grad", nil, wide, wide)
+	add("swiglu", nil, wide, wide)
+	add("swiglu_grad", nil, wide, wide, wide)
+	add("add", nil, x, x)
+	add("rotary", graph.RotaryAttrs{Base: 10000}, q)
+	add("embedding", nil, f(50304, 384), ids(3072))
+	add("embedding_grad", graph.EmbeddingGradAttrs{Rows: 256}, x, ids(3072))
+	add("cross_entropy", graph.CrossEntropyAttrs{Ignore: -1}, f(256, 50304), ids(256))
+	add("cross_entropy_grad", graph.CrossEntropyAttrs{Ignore: -1}, f(), f(256, 50304), ids(256), f(256))
+	add("conv2d", graph.ConvAttrs{StrideH: 1, StrideW: 1, PadH: 1, PadW: 1, DilationH: 1, DilationW: 1, Groups: 1}, f(16, 64, 32, 32), f(64, 64, 3, 3))
+	hyper := graph.Type{DType: tensor.F64, Shape: tensor.Shape{graph.HyperCount}}
+	p := f(10_000_000)
+	add("adamw", graph.AdamWAttrs{}, p, p, p, p, hyper)
+	add("sum_squares", nil, p)
+	add("cast", graph.CastAttrs{To: tensor.BF16}, wide)
+	return ks
+}
+
+type commonKernel struct {
+	op    string
+	attrs any
+	in    []graph.Type
+}
+
+// common times kernels one by one.
+func (r *opsResult) common(dev *cpu.Device, o opsOptions) error {
+	for _, k := range commonKernels() {
+		if !strings.Contains(k.op, o.match) {
+			continue
+		}
+		s, err := timeKernel(dev, k, o.rounds)
+		if err != nil {
+			return fmt.Errorf("%s: %w", k.op, err)
+		}
+		r.add(s, 0)
+	}
+	return nil
+}
+
+func timeKernel(dev *cpu.Device, k commonKernel, rounds int) (*sampleOf, error) {
+	op, err := graph.Lookup(k.op)
+	if err != nil {
+		return nil, err
+	}
+	b := graph.NewBuilder()
+	var in []*graph.Value
+	for i, t := range k.in {
+		v, err := b.Apply(graph.OpInput, graph.InputAttrs{Name: fmt.Sprint(i), DType: t.DType, Shape: graph.MakeDims(t.Shape)})
+		if err != nil {
+			return nil, err
+		}
+		in = append(in, v[0])
+	}
+	out, err := b.Apply(op, k.attrs, in...)
+	if err != nil {
+		return nil, err
+	}
+	var mem device.Memory
+	var operands []device.Operand
+	call := device.Call{Op: op, Attrs: k.attrs}
+	at := int64(0)
+	place := func(v *graph.Value) device.Operand {
+		o := device.Operand{Type: v.Type, Space: device.IO, Offset: at}
+		at += (v.Bytes() + device.Align - 1) / device.Align * device.Align
+		return o
+	}
+	for _, v := range in {
+		operands = append(operands, place(v))
+	}
+	results := []device.Operand{}
+	for i, v := range out {
+		if op == graph.OpAdamW { // which updates in place
+			results = append(results, operands[[]int{0, 2, 3}[i]])
+			continue
+		}
+		results = append(results, place(v))
+	}
+	a, err := dev.Alloc("bench", at)
+	if err != nil {
+		return nil, err
+	}
+	defer a.Free()
+	mem.Arenas[device.IO] = a
+	for _, o := range operands {
+		fillInput(mem, o)
+		call.In = append(call.In, device.Tensor{Type: o.Type, Arena: a, Offset: o.Offset})
+	}
+	for _, o := range results {
+		call.Out = append(call.Out, device.Tensor{Type: o.Type, Arena: a, Offset: o.Offset})
+	}
+	run, err := dev.Bind(call)
+	if err != nil {
+		return nil, err
+	}
+	s := &sampleOf{op: k.op, shapes: shapesOf(operands), calls: 1}
+	s.flops, s.bytes = plan.Cost(out[0].Def)
+	if m, ok := k.attrs.(graph.MatmulAttrs); ok {
+		s.op += map[graph.MatmulAttrs]string{{}: " nn", {TransB: true}: " nt", {TransA: true}: " tn"}[m]
+	}
+	run()
+	t0 := time.Now()
+	run()
+	calls := int(max(1, min(1000, 20*time.Millisecond/max(time.Since(t0), time.Microsecond))))
+	for range rounds {
+		t0 := time.Now()
+		for range calls {
+			run()
+		}
+		s.seconds = append(s.seconds, time.Since(t0).Seconds()/float64(calls))
+	}
+	return s, nil
+}
+
+func (r *opsResult) text() string {
+	var b strings.Builder
+	b.WriteString(table(r.Limits.rows()) + "\n")
+	head := []string{"operation", "inputs", "calls", "ms", "GFLOP/s", "GB/s", "of the limit"}
+	if r.Recipe != "" {
+		head = append(head, "of a step")
+	}
+	var rows [][]string
+	for _, o := range r.Ops {
+		row := []string{o.Op, o.Shapes, fmt.Sprint(o.Calls), fmt.Sprintf("%.3f", o.MS), fmt.Sprintf("%.1f", o.GFLOPS), fmt.Sprintf("%.1f", o.GBps),
+			fmt.Sprintf("%.0f%% %s", 100*o.Of, o.Bound)}
+		if r.Recipe != "" {
+			row = append(row, fmt.Sprintf("%.1f%%", 100*o.Share))
+		}
+		rows = append(rows, row)
+	}
+	b.WriteString(columns(head, rows))
+	return b.String()
+}
