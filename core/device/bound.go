@@ -27,7 +27,9 @@ type Env struct {
 	// Merges is how many times the top of the stack of gradient buffers is added into the buffer below
 	// it once this lane is finished.
 	Merges int
-	Comm   Communicator
+	// Idle runs the collectives of the segment alone: this rank has no work in this run, but other ranks need its part.
+	Idle bool
+	Comm Communicator
 	// Trace, if set, is told when each instruction ran.
 	Trace func(in *Instr, start, end time.Time)
 }
@@ -145,6 +147,9 @@ func (b *Bound) Run(env *Env) error {
 	for i := range b.steps {
 		s := &b.steps[i]
 		if s.in.When == LastInLane && !env.LastInLane || s.in.When == LastOnRank && !env.LastOnRank {
+			continue
+		}
+		if env.Idle && s.in.Kind != Start && s.in.Kind != Wait {
 			continue
 		}
 		var t0 time.Time

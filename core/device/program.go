@@ -21,10 +21,13 @@ const (
 	// IO holds what the host writes before a run and reads after it: batches, random-number state,
 	// seeds, losses, hyper-parameters, norm partials.
 	IO
+	// Sums holds this rank's part of the gradient where gradients are sharded: one of a stack of buffers of equal layout,
+	// which only the communicator and what follows the sum over lanes touch.
+	Sums
 	NumSpaces
 )
 
-var spaceNames = [NumSpaces]string{"params", "state", "grads", "work", "io"}
+var spaceNames = [NumSpaces]string{"params", "state", "grads", "work", "io", "sums"}
 
 // String returns the arena's name.
 func (s Space) String() string { return spaceNames[s] }
@@ -80,7 +83,8 @@ type Instr struct {
 	// Accum: the result is added to what Out[0] holds, except in the first micro-batch of a lane.
 	Accum bool
 	When  When
-	// Bucket is the number of the gradient bucket (Fold, Start, Wait); Out[0] is then its range in Grads.
+	// Bucket is the number of the gradient bucket (Fold, Start, Wait); Out[0] is then its range in Grads. For a collective that
+	// completes parameters it is the number of their unit, and Out[0] where the whole unit lies.
 	Bucket int
 	// Group names the process group of a collective, such as "data"; Collective the operation.
 	Group, Collective string

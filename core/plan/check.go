@@ -44,12 +44,17 @@ func checkLasting(p *Plan) error {
 		q := &p.Params[i]
 		all = append(all, named{"parameter " + q.Name, q.Place})
 		for u, o := range q.Uses {
-			all = append(all, named{Gradient{q.Name, u}.Output(), o})
+			if !p.Settings.passing() { // there, buckets take turns
+				all = append(all, named{Gradient{q.Name, u}.Output(), o})
+			}
+			if p.Rounds != nil {
+				all = append(all, named{"sum of " + Gradient{q.Name, u}.Output(), q.Reduced[u]})
+			}
 		}
 		for _, s := range q.Slots {
 			all = append(all, named{"state " + s.Key, s.Place})
 		}
-		if q.Trained() {
+		if q.updated() {
 			all = append(all, named{"partials of " + q.Name, q.Partials})
 		}
 	}
@@ -58,6 +63,7 @@ func checkLasting(p *Plan) error {
 			all = append(all, named{l.name + " input " + name, o})
 		}
 	}
+	all = slices.DeleteFunc(all, func(a named) bool { return a.o.Type.Bytes() == 0 }) // what another rank owns
 	slices.SortFunc(all, func(a, b named) int {
 		return cmp.Or(cmp.Compare(a.o.Space, b.o.Space), cmp.Compare(a.o.Offset, b.o.Offset))
 	})
@@ -85,15 +91,28 @@ type checker struct {
 	memory  [device.NumSpaces][]span // ascending and disjoint
 	ran     map[*graph.Node]bool
 	started []bool // buckets that were handed to other ranks
+	leaving []bool // those that may still be on their way
 	folded  []bool
 	waited  []bool
+	arrival map[int]bool // units that are being gathered
 }
 
 func (c *checker) check() error {
-	c.started, c.folded, c.waited = make([]bool, len(c.plan.Buckets)), make([]bool, len(c.plan.Buckets)), make([]bool, len(c.plan.Buckets))
+	flags := func() []bool { return make([]bool, len(c.plan.Buckets)) }
+	c.started, c.leaving, c.folded, c.waited, c.arrival = flags(), flags(), flags(), flags(), map[int]bool{}
+	if c.lowered.name == SegmentMicro && c.plan.Rounds != nil {
+		for i := range c.leaving { // from the round before
+			c.leaving[i] = !c.plan.Settings.passing() || i >= len(c.leaving)-2
+		}
+	}
 	for _, n := range c.lowered.graph.Nodes {
 		if !isSource(n) {
 			continue
+		}
+		if a, ok := n.Attrs.(graph.ParamAttrs); ok {
+			if q := c.plan.Param(a.Name); q != nil && q.Sharded {
+				continue // nowhere until it is gathered
+			}
 		}
 		o, err := c.sourcePlace(n)
 		if err != nil {
@@ -104,9 +123,12 @@ func (c *checker) check() error {
 	for i := range c.seg.Instrs {
 		in := &c.seg.Instrs[i]
 		var err error
-		if in.Kind == device.Kernel {
+		switch {
+		case in.Kind == device.Kernel:
 			err = c.kernel(in)
-		} else {
+		case in.Collective == AllGather:
+			err = c.gather(in)
+		default:
 			err = c.bucket(in)
 		}
 		if err != nil {
@@ -183,9 +205,13 @@ func (c *checker) operand(o device.Operand, v *graph.Value) error {
 		return fmt.Errorf("the operand is %v, the value %v is %v", o.Type, v, v.Type)
 	case o.Offset < 0 || o.Offset%device.Align != 0 || o.Offset+o.Type.Bytes() > size:
 		return fmt.Errorf("%v+%d is not aligned or outside the arena of %d bytes", o.Space, o.Offset, size)
-	case o.Space == device.Grads && c.lowered.name == SegmentNorm && c.plan.Settings.World > 1:
+	case (o.Space == device.Grads || o.Space == device.Sums) && c.lowered.name == SegmentNorm && c.plan.Settings.World > 1:
 		for i, b := range c.plan.Buckets {
-			if overlap(b.Place, o) && !c.waited[i] {
+			place := b.Sum
+			if b.Unit < 0 {
+				place = b.Place
+			}
+			if overlap(place, o) && !c.waited[i] {
 				return fmt.Errorf("bucket %d is used before it was waited for", i)
 			}
 		}
@@ -211,7 +237,7 @@ func (c *checker) mayWrite(in *device.Instr, i int) error {
 		}
 	}
 	for b, place := range c.plan.Buckets {
-		if c.lowered.name == SegmentMicro && (c.started[b] || c.folded[b]) && overlap(place.Place, o) {
+		if c.lowered.name == SegmentMicro && (c.leaving[b] || c.folded[b]) && overlap(place.Place, o) {
 			return fmt.Errorf("it changes bucket %d, which has left", b)
 		}
 	}
@@ -264,8 +290,16 @@ func (c *checker) bucket(in *device.Instr) error {
 		return fmt.Errorf("there is no bucket %d", in.Bucket)
 	}
 	b := c.plan.Buckets[in.Bucket]
+	when := device.LastOnRank
+	if c.plan.Rounds != nil {
+		when = device.LastInLane
+	}
 	switch in.Kind {
 	case device.Wait:
+		if c.lowered.name == SegmentMicro && c.plan.Rounds != nil && in.When == device.Always {
+			c.leaving[in.Bucket] = false
+			return nil
+		}
 		if c.lowered.name != SegmentNorm || c.waited[in.Bucket] {
 			return fmt.Errorf("bucket %d is waited for twice, or outside the norm segment", in.Bucket)
 		}
@@ -277,14 +311,60 @@ func (c *checker) bucket(in *device.Instr) error {
 		}
 		c.folded[in.Bucket] = true
 	case device.Start:
-		if c.started[in.Bucket] || in.When != device.LastOnRank || c.plan.GradBuffers > 1 && !c.folded[in.Bucket] {
+		if c.started[in.Bucket] || in.When != when || c.plan.GradBuffers > 1 && !c.folded[in.Bucket] {
 			return fmt.Errorf("bucket %d is started twice or at the wrong moment", in.Bucket)
 		}
-		c.started[in.Bucket] = true
+		c.started[in.Bucket], c.leaving[in.Bucket] = true, true
 	}
 	for _, gr := range b.Grads {
 		if err := c.holds(c.plan.Param(gr.Param).Uses[gr.Use], c.lowered.graph.Output(gr.Output())); err != nil {
 			return fmt.Errorf("bucket %d leaves before %s is complete: %w", in.Bucket, gr.Output(), err)
+		}
+	}
+	return nil
+}
+
+// gather checks the start and the end of gathering a unit. In between its memory holds nothing.
+func (c *checker) gather(in *device.Instr) error {
+	if in.Bucket < 0 || in.Bucket >= len(c.plan.Units) || in.Kind == device.Fold || in.When != device.Always {
+		return fmt.Errorf("there is no unit %d to gather, or not at that moment", in.Bucket)
+	}
+	u, o := c.plan.Units[in.Bucket], in.Out[0]
+	if c.arrival[u.Index] != (in.Kind == device.Wait) {
+		return fmt.Errorf("unit %d is started or waited for twice", u.Index)
+	}
+	c.arrival[u.Index] = in.Kind == device.Start
+	if c.lowered.name == SegmentUpdate {
+		if u.Sharded || o.Space != device.Params {
+			return fmt.Errorf("unit %d is gathered after the update, where its parameters stay sharded", u.Index)
+		}
+		return c.gatherUpdated(in.Kind, u)
+	}
+	if !u.Sharded || o.Space != device.Work || o.Type.Bytes() != int64(u.Elements)*int64(o.DType.Size()) || o.Offset+o.Type.Bytes() > c.seg.WorkBytes {
+		return fmt.Errorf("unit %d is whole already, or the place %v for it is wrong", u.Index, o.Type)
+	}
+	c.write(o, nil)
+	if in.Kind == device.Start {
+		return nil
+	}
+	for _, n := range c.lowered.graph.Params() {
+		q := c.plan.Param(n.Attrs.(graph.ParamAttrs).Name)
+		if q.Unit == u.Index {
+			c.write(c.plan.memberPlace(o, u, q), n.Out[0])
+		}
+	}
+	return nil
+}
+
+// gatherUpdated checks that all that this rank owns of a unit was updated before it travels.
+func (c *checker) gatherUpdated(kind device.Kind, u *Unit) error {
+	for _, m := range u.Members {
+		q := c.plan.Param(m.Param)
+		if kind == device.Wait || !q.updated() {
+			continue
+		}
+		if err := c.holds(q.OwnedPlace(), c.lowered.graph.Output(paramPrefix+q.Name)); err != nil {
+			return fmt.Errorf("unit %d travels before %s is updated: %w", u.Index, q.Name, err)
 		}
 	}
 	return nil
@@ -305,8 +385,16 @@ func (c *checker) end() error {
 		if !ok {
 			return fmt.Errorf("output %s has no place", o.Name)
 		}
+		if place.Space == device.Grads && c.plan.Settings.passing() {
+			continue // it has left by now; the start of its bucket was checked
+		}
 		if err := c.holds(place, root(o.Value)); err != nil {
 			return fmt.Errorf("output %s: %w", o.Name, err)
+		}
+	}
+	for u, arriving := range c.arrival {
+		if arriving {
+			return fmt.Errorf("unit %d is gathered and never waited for", u)
 		}
 	}
 	switch c.lowered.name {

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"starling/core/comm"
 	"starling/core/device"
 	"starling/core/graph"
 )
@@ -35,9 +36,15 @@ func (p *Plan) Dump(kind string) (string, error) {
 func (p *Plan) dumpProgram(b *strings.Builder) {
 	fmt.Fprintf(b, "arenas ")
 	for s := range device.NumSpaces {
+		if p.ArenaBytes[s] == 0 && s == device.Sums {
+			continue
+		}
 		times := ""
 		if s == device.Grads && p.GradBuffers > 1 {
 			times = fmt.Sprintf(" x %d buffers", p.GradBuffers)
+		}
+		if s == device.Sums {
+			times = fmt.Sprintf(" x %d buffers", p.SumBuffers)
 		}
 		fmt.Fprintf(b, " %v %d%s ", s, p.ArenaBytes[s], times)
 	}
@@ -51,9 +58,17 @@ func (p *Plan) dumpProgram(b *strings.Builder) {
 	for _, k := range p.Buckets {
 		fmt.Fprintf(b, "  %d  grads+%06x  %s  %s\n", k.Index, k.Place.Offset, bytesString(k.Place.Bytes()), k.Label)
 	}
+	for _, u := range p.Units {
+		fmt.Fprintf(b, "unit %d  params+%06x  elements %v of %d are this rank's  %s\n", u.Index, u.Place.Offset, u.Chunks[p.Settings.Rank], u.Elements, u.Label)
+	}
 	if len(p.LaneSteps()) > 0 {
 		fmt.Fprintf(b, "\nlanes of rank %d of %d\n", p.Settings.Rank, p.Settings.World)
 		for _, l := range p.LaneSteps() {
+			if p.Rounds != nil {
+				fmt.Fprintf(b, "  round %d: lane %d, micro-batches %v after %d idle runs; sums %v, then %d additions\n", l.Round, l.Lane, l.MicroBatches,
+					l.Idle, nodesOf(p.Rounds[l.Round]), len(p.Rounds[l.Round].Adds))
+				continue
+			}
 			fmt.Fprintf(b, "  lane %d: micro-batches %v into buffer %d, then %d merges\n", l.Lane, l.MicroBatches, l.Buffer, l.Merges)
 		}
 	}
@@ -65,6 +80,14 @@ func (p *Plan) dumpProgram(b *strings.Builder) {
 		b.WriteString("\n")
 		dumpSegment(b, p.Segments[l.name], names)
 	}
+}
+
+func nodesOf(r Round) []comm.Range {
+	var out []comm.Range
+	for _, s := range r.Sums {
+		out = append(out, s.Node)
+	}
+	return out
 }
 
 func paramRow(q *Param) []string {
@@ -109,7 +132,7 @@ func (p *Plan) namer() func(seg *device.Segment, o device.Operand) string {
 		for _, s := range q.Slots {
 			names[key{device.State, s.Place.Offset}] = "#" + s.Key
 		}
-		if q.Trained() {
+		if q.updated() {
 			names[key{device.IO, q.Partials.Offset}] = "partials(" + q.Name + ")"
 		}
 	}
@@ -216,7 +239,11 @@ func place(n *graph.Node) string {
 }
 
 func bucketRow(in *device.Instr) []string {
-	size := fmt.Sprintf("bucket %d (%s)", in.Bucket, bytesString(in.Out[0].Type.Bytes()))
+	what := "bucket"
+	if in.Collective == AllGather {
+		what = "unit"
+	}
+	size := fmt.Sprintf("%s %d (%s)", what, in.Bucket, bytesString(in.Out[0].Type.Bytes()))
 	switch in.Kind {
 	case device.Fold:
 		return []string{"fold", size + " of finished lanes", "", "", in.When.String()}

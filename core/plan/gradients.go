@@ -172,6 +172,11 @@ type Bucket struct {
 	Place device.Operand
 	// Grads are in the order of completion, which is also that of their places.
 	Grads []Gradient
+	// Unit is the number of the unit whose layout and cut the bucket has where state is sharded, else -1.
+	Unit int
+	// Sum is where this rank's chunk of the sum over lanes lies where state is sharded, as a vector of f32: in the bucket
+	// itself, or in Sums.
+	Sum device.Operand
 }
 
 // distribute sorts the gradients by the moment at which they are complete and cuts them into buckets, the first one
@@ -187,6 +192,9 @@ func distribute(s *State) error {
 		done[gr] = index[value[gr].Def]
 	}
 	slices.SortStableFunc(s.Grads, func(a, b Gradient) int { return done[a] - done[b] })
+	if s.Settings.stage() > 0 {
+		return shard(s, value)
+	}
 	limit := s.Settings.FirstBucketBytes
 	var cur []Gradient
 	var offset, size int64
@@ -218,7 +226,7 @@ func newBucket(index int, offset, size int64, grads []Gradient) Bucket {
 		label += " … " + grads[len(grads)-1].Param
 	}
 	return Bucket{
-		Index: index, Label: label, Grads: grads,
+		Index: index, Label: label, Grads: grads, Unit: -1,
 		Place: device.Operand{
 			Type:  graph.Type{DType: tensor.F32, Shape: tensor.Shape{int(size / 4)}},
 			Space: device.Grads, Offset: offset,

@@ -21,8 +21,14 @@ type lowering struct {
 	preset map[*graph.Value]device.Operand
 	// before and after, if set, append instructions in front of a node's and behind it.
 	before, after func(n *graph.Node)
-	place         map[*graph.Value]device.Operand
-	leastWork     int64
+	// finish, if set, appends instructions behind the last node's.
+	finish    func()
+	place     map[*graph.Value]device.Operand
+	leastWork int64
+
+	sharded     map[*graph.Value]*Param // parameters of which this rank has a part only
+	gathered    []*residency            // in the order in which they start
+	gatherBytes int64
 }
 
 // binding gives the places of inputs and outputs that do not lie in IO under their own name.
@@ -36,6 +42,7 @@ func nowhere(string) (device.Operand, bool) { return device.Operand{}, false }
 func (l *lowering) lower(name string) error {
 	l.seg = &device.Segment{Name: name, Inputs: map[string]device.Operand{}, Outputs: map[string]device.Operand{}}
 	l.place = map[*graph.Value]device.Operand{}
+	l.sharded = map[*graph.Value]*Param{}
 	maps.Copy(l.place, l.preset)
 	for _, n := range l.g.Nodes {
 		switch a := n.Attrs.(type) {
@@ -47,11 +54,15 @@ func (l *lowering) lower(name string) error {
 			}
 			l.place[n.Out[0]] = o
 		case graph.ParamAttrs:
-			o, err := l.plan.placeOfParam(n)
+			q, err := l.plan.paramOf(n)
 			if err != nil {
 				return fmt.Errorf("segment %s: %w", name, err)
 			}
-			l.place[n.Out[0]] = o
+			if q.Sharded {
+				l.sharded[n.Out[0]] = q
+				continue
+			}
+			l.place[n.Out[0]] = q.Place
 		}
 	}
 	accumulators := map[*graph.Node]bool{}
@@ -72,19 +83,22 @@ func (l *lowering) lower(name string) error {
 		}
 	}
 	l.placeTransient()
-	for _, n := range l.g.Nodes {
+	l.planResidencies()
+	l.placeGathered()
+	for i, n := range l.g.Nodes {
 		if isSource(n) || n.Op.View {
 			continue
 		}
+		l.gather(i)
 		if l.before != nil {
 			l.before(n)
 		}
 		in := device.Instr{Kind: device.Kernel, Op: n.Op, Attrs: n.Attrs, Node: n}
 		for _, v := range n.In {
-			in.In = append(in.In, l.operand(v))
+			in.In = append(in.In, l.operand(v, i))
 		}
 		for _, v := range n.Out {
-			in.Out = append(in.Out, l.operand(v))
+			in.Out = append(in.Out, l.operand(v, i))
 		}
 		in.Accum = accumulators[n] && n.Op.Accumulates
 		in.FLOPs, in.Bytes = cost(n)
@@ -96,15 +110,22 @@ func (l *lowering) lower(name string) error {
 			l.after(n)
 		}
 	}
+	if l.finish != nil {
+		l.finish()
+	}
 	l.plan.Segments[name] = l.seg
-	l.plan.lowered = append(l.plan.lowered, lowered{name, l.g, l.where, l.leastWork})
+	l.plan.lowered = append(l.plan.lowered, lowered{name, l.g, l.where, l.leastWork, l.gatherBytes})
 	l.plan.ArenaBytes[device.Work] = max(l.plan.ArenaBytes[device.Work], l.seg.WorkBytes)
 	return nil
 }
 
-// operand is the place of a value, found through views.
-func (l *lowering) operand(v *graph.Value) device.Operand {
-	return retype(l.place[rootOf(v)], v.Type)
+// operand is the place of a value while node i runs, found through views.
+func (l *lowering) operand(v *graph.Value, i int) device.Operand {
+	root := rootOf(v)
+	if q := l.sharded[root]; q != nil {
+		return retype(l.residentPlace(q, i), v.Type)
+	}
+	return retype(l.place[root], v.Type)
 }
 
 func retype(o device.Operand, t graph.Type) device.Operand {

@@ -25,6 +25,8 @@ type State struct {
 	Unreached []string
 	// Buckets are the groups in which gradients travel.
 	Buckets []Bucket
+	// Units are the groups of parameters that are cut over the ranks; none where nothing is sharded.
+	Units []*Unit
 	// Notes are remarks for the person who runs the plan.
 	Notes []string
 }

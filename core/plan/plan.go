@@ -8,6 +8,7 @@ import (
 	"starling/core/comm"
 	"starling/core/device"
 	"starling/core/graph"
+	"starling/core/tensor"
 )
 
 // The segments of a training plan.
@@ -20,11 +21,17 @@ const (
 // InputHyper is the input of the update segment: f64[groups, HyperLen], one row for each group of parameters.
 const InputHyper = "hyper"
 
-// The names that Start and Wait instructions carry.
+// The collectives that Start and Wait instructions name.
 const (
-	dataGroup = "data"
-	allReduce = "all_reduce"
+	// AllReduce sums a bucket over the lanes of all ranks and gives everyone the whole sum.
+	AllReduce = "all_reduce"
+	// ReduceScatter sums a bucket and leaves each rank with its chunk: Bucket.Sum.
+	ReduceScatter = "reduce_scatter"
+	// AllGather completes the vector of a unit, whose number the instruction's Bucket is, at the instruction's Out[0].
+	AllGather = "all_gather"
 )
+
+const dataGroup = "data"
 
 // Plan is everything that a rank runs, with the place of every value.
 type Plan struct {
@@ -32,6 +39,8 @@ type Plan struct {
 	// Params lists the parameters in order of name.
 	Params  []Param
 	Buckets []Bucket
+	// Units are the groups of parameters that are cut over the ranks; none where nothing is sharded.
+	Units []*Unit
 	// Segments are SegmentMicro, SegmentNorm, SegmentUpdate and those of AddForward, by name.
 	Segments map[string]*device.Segment
 	// ArenaBytes is the extent of each arena; of Grads there are GradBuffers.
@@ -40,8 +49,11 @@ type Plan struct {
 	GradBuffers int
 	// Groups is the number of rows of the table of hyper-parameters.
 	Groups int
-	// Reduction is the canonical sum over the lanes of all ranks, shared by all buckets.
+	// Reduction is the canonical sum over the lanes of all ranks, shared by all buckets, where a rank's lanes are one range.
 	Reduction *comm.Reduction
+	// Rounds are the turns of lanes where gradients are sharded, else nil; SumBuffers is then the depth of the stack of Sums.
+	Rounds     []Round
+	SumBuffers int
 	// Passes holds the training graph as traced (its pass has no name) and after each pass.
 	Passes []PassRecord
 	// Unreached names the trainable parameters that the loss does not depend on.
@@ -49,9 +61,11 @@ type Plan struct {
 	// Notes are remarks for the person who runs the plan.
 	Notes []string
 
-	lowered []lowered
-	params  map[string]int            // name → index in Params
-	grads   map[string]device.Operand // accumulators by the name of the gradient's output
+	lowered  []lowered
+	params   map[string]int            // name → index in Params
+	grads    map[string]device.Operand // accumulators by the name of the gradient's output
+	reduced  map[string]device.Operand // this rank's part of each gradient's sum, likewise
+	bucketOf map[string]int            // bucket of each gradient, likewise
 }
 
 // lowered remembers what a segment was made from.
@@ -61,20 +75,36 @@ type lowered struct {
 	where binding
 	// leastWork bounds the segment's WorkBytes from below.
 	leastWork int64
+	// gatherBytes is the part of its Work arena for parameters that are gathered.
+	gatherBytes int64
 }
 
 // Param is a parameter with the places that belong to it.
 type Param struct {
 	graph.ParamAttrs
+	// Whole is the type of the whole parameter.
+	Whole graph.Type
+	// Place is where it lies in Params: the whole of it, or where Sharded the elements Owned as a vector.
 	Place device.Operand
-	// Uses are the accumulators of its gradient, one for each use, in trace order; after the norm segment the whole
-	// gradient is in the first. Empty for a parameter that is frozen or does not reach the loss: it has no slots, no
-	// partials and no update either.
-	Uses  []device.Operand
+	// Unit is the number of the unit that it belongs to where state is sharded, else -1.
+	Unit    int
+	Sharded bool
+	// Owned is the range of its elements that this rank updates, the whole where nothing is sharded, and Shares the range of
+	// each rank (nil where nothing is sharded). Empty ranges are common: a small parameter has one owner.
+	Owned  comm.Range
+	Shares []comm.Range
+	// Uses are the accumulators of its gradient, one for each use, in trace order. Empty for a parameter that is frozen or
+	// does not reach the loss: it has no slots, no partials and no update either.
+	Uses []device.Operand
+	// Reduced is the part Owned of each use's sum over lanes; after the norm segment the whole gradient of that part is in the
+	// first.
+	Reduced []device.Operand
+	// Slots are its optimizer state, of the part Owned.
 	Slots []SlotPlace
 	// Group is the parameter's row of the table of hyper-parameters.
 	Group int
-	// Partials, in IO, receives the sums of squares of the gradient's blocks: f64[ceil(elements / graph.SumSquaresBlock)].
+	// Partials, in IO, receives the sums of squares of the gradient's blocks, of the part Owned: f64[ceil(elements /
+	// graph.SumSquaresBlock)].
 	Partials device.Operand
 	// Block and Pos tell where the recipe made it.
 	Block string
@@ -85,6 +115,26 @@ type Param struct {
 
 // Trained reports whether the parameter gets gradients and updates.
 func (p *Param) Trained() bool { return len(p.Uses) > 0 }
+
+// updated reports whether this rank updates some of it.
+func (p *Param) updated() bool { return p.Trained() && p.Owned.Len() > 0 }
+
+// ownedType is the type of the part that this rank updates: a vector, or the whole parameter in its own shape.
+func (p *Param) ownedType() graph.Type {
+	if p.Owned.Len() == p.Whole.Shape.Numel() {
+		return p.Whole
+	}
+	return graph.Type{DType: p.Whole.DType, Shape: tensor.Shape{p.Owned.Len()}}
+}
+
+// OwnedPlace is where the part Owned lies in Params.
+func (p *Param) OwnedPlace() device.Operand {
+	o := retype(p.Place, p.ownedType())
+	if !p.Sharded {
+		o.Offset += int64(p.Owned.Lo) * int64(o.DType.Size())
+	}
+	return o
+}
 
 // SlotPlace is a piece of optimizer state with its place in State.
 type SlotPlace struct {
@@ -107,7 +157,14 @@ func Build(train *graph.Graph, s Settings) (*Plan, error) {
 	}
 	p := &Plan{
 		Settings: s, Segments: map[string]*device.Segment{}, params: map[string]int{}, grads: map[string]device.Operand{},
+		reduced: map[string]device.Operand{}, bucketOf: map[string]int{},
 		Reduction: red, GradBuffers: red.Fold(s.Rank).Buffers,
+	}
+	if s.stage() >= 2 {
+		p.GradBuffers = 1
+		if p.Rounds, p.SumBuffers, err = planRounds(s); err != nil {
+			return nil, err
+		}
 	}
 	st := &State{Settings: s, Graph: train}
 	records, err := runPasses(st, Passes())
@@ -115,7 +172,7 @@ func Build(train *graph.Graph, s Settings) (*Plan, error) {
 		return nil, err
 	}
 	p.Passes = append([]PassRecord{{Graph: train}}, records...)
-	p.Buckets, p.Unreached, p.Notes = st.Buckets, st.Unreached, st.Notes
+	p.Buckets, p.Units, p.Unreached, p.Notes = st.Buckets, st.Units, st.Unreached, st.Notes
 	if err := p.layOut(st); err != nil {
 		return nil, err
 	}
@@ -161,17 +218,51 @@ func (p *Plan) SegmentNames() []string {
 // layOut gives every parameter, slot and accumulator its place.
 func (p *Plan) layOut(st *State) error {
 	for _, n := range st.Graph.Params() {
-		p.Params = append(p.Params, Param{ParamAttrs: n.Attrs.(graph.ParamAttrs), Block: n.Block, Pos: n.Pos,
-			Place: device.Operand{Type: n.Out[0].Type, Space: device.Params}})
+		p.Params = append(p.Params, Param{ParamAttrs: n.Attrs.(graph.ParamAttrs), Block: n.Block, Pos: n.Pos, Unit: -1,
+			Whole: n.Out[0].Type, Owned: comm.Range{Hi: n.Out[0].Shape.Numel()}, Place: device.Operand{Type: n.Out[0].Type, Space: device.Params}})
 	}
 	slices.SortFunc(p.Params, func(a, b Param) int { return cmp.Compare(a.Name, b.Name) })
 	for i := range p.Params {
-		q := &p.Params[i]
-		p.params[q.Name] = i
-		q.Place.Offset = p.alloc(device.Params, q.Place.Bytes())
+		p.params[p.Params[i].Name] = i
+	}
+	if len(p.Units) > 0 {
+		p.placeUnits()
+	} else {
+		for i := range p.Params {
+			q := &p.Params[i]
+			q.Place.Offset = p.alloc(device.Params, q.Place.Bytes())
+		}
 	}
 	p.placeGrads()
 	return p.placeState()
+}
+
+// placeUnits lays the units out in Params, whole or this rank's chunk of them.
+func (p *Plan) placeUnits() {
+	for _, u := range p.Units {
+		n := u.Elements
+		if u.Sharded {
+			n = u.Chunks[p.Settings.Rank].Len()
+		}
+		u.Place = device.Operand{Type: p.vector(n), Space: device.Params}
+		u.Place.Offset = p.alloc(device.Params, u.Place.Bytes())
+		for _, m := range u.Members {
+			q := p.Param(m.Param)
+			q.Unit, q.Sharded = u.Index, u.Sharded
+			for r := range p.Settings.World {
+				q.Shares = append(q.Shares, u.share(m, r))
+			}
+			q.Owned = q.Shares[p.Settings.Rank]
+			if !u.Sharded {
+				q.Place = p.memberPlace(u.Place, u, q)
+				continue
+			}
+			q.Place = device.Operand{Type: q.ownedType(), Space: device.Params, Offset: u.Place.Offset}
+			if q.Owned.Len() > 0 {
+				q.Place.Offset += int64(m.At+q.Owned.Lo-u.Chunks[p.Settings.Rank].Lo) * int64(q.Whole.DType.Size())
+			}
+		}
+	}
 }
 
 func inBlock(block string) string {
@@ -181,21 +272,57 @@ func inBlock(block string) string {
 	return " (block " + block + ")"
 }
 
-// placeGrads lays the accumulators out in the order of the buckets.
+// placeGrads lays the accumulators out in the order of the buckets, and finds this rank's part of each sum.
 func (p *Plan) placeGrads() {
-	for _, b := range p.Buckets {
+	for i := range p.Buckets {
+		b := &p.Buckets[i]
+		p.ArenaBytes[device.Grads] = max(p.ArenaBytes[device.Grads], b.Place.Offset+aligned(b.Place.Bytes()))
+		if b.Unit >= 0 {
+			p.placeSum(b)
+		}
 		at := b.Place.Offset
 		for _, gr := range b.Grads {
 			q := p.Param(gr.Param)
 			for len(q.Uses) <= gr.Use {
 				q.Uses = append(q.Uses, device.Operand{})
+				q.Reduced = append(q.Reduced, device.Operand{})
 			}
-			p.grads[gr.Output()] = device.Operand{Type: q.Place.Type, Space: device.Grads, Offset: at}
-			q.Uses[gr.Use] = p.grads[gr.Output()]
-			at += aligned(q.Place.Bytes())
+			use := device.Operand{Type: q.Whole, Space: device.Grads, Offset: at}
+			part := use
+			if b.Unit >= 0 {
+				use, part = p.placesIn(b, q)
+			}
+			q.Uses[gr.Use], q.Reduced[gr.Use] = use, part
+			p.grads[gr.Output()], p.reduced[gr.Output()], p.bucketOf[gr.Output()] = use, part, i
+			at += aligned(use.Bytes())
 		}
-		p.ArenaBytes[device.Grads] = b.Place.Offset + b.Place.Bytes()
 	}
+}
+
+// placeSum gives this rank's chunk of a bucket's sum its place: over the bucket itself, whose memory is free once it is
+// summed, or where gradients are sharded in Sums.
+func (p *Plan) placeSum(b *Bucket) {
+	c := p.Units[b.Unit].Chunks[p.Settings.Rank]
+	b.Sum = device.Operand{Type: p.gradVector(c.Len()), Space: device.Grads, Offset: b.Place.Offset + 4*int64(c.Lo)}
+	if p.Rounds != nil {
+		b.Sum.Space, b.Sum.Offset = device.Sums, p.alloc(device.Sums, b.Sum.Bytes())
+	}
+}
+
+// placesIn are the places of a parameter's gradient in a bucket, whole, and of this rank's part in the bucket's sum.
+func (p *Plan) placesIn(b *Bucket, q *Param) (use, part device.Operand) {
+	u := p.Units[b.Unit]
+	m := u.memberOf(q.Name)
+	use = device.Operand{Type: q.Whole, Space: device.Grads, Offset: b.Place.Offset + 4*int64(m.At)}
+	part = device.Operand{Type: q.ownedType(), Space: b.Sum.Space, Offset: b.Sum.Offset}
+	if q.Owned.Len() > 0 {
+		part.Offset += 4 * int64(m.At+q.Owned.Lo-u.Chunks[p.Settings.Rank].Lo)
+	}
+	return use, part
+}
+
+func (p *Plan) gradVector(n int) graph.Type {
+	return graph.Type{DType: tensor.F32, Shape: tensor.Shape{n}}
 }
 
 // placeState asks the optimizer for every trained parameter's update and lays its slots out, all of one name together.
@@ -227,7 +354,8 @@ func (p *Plan) placeState() error {
 			q := &p.Params[i]
 			for k := range q.Slots {
 				if s := &q.Slots[k]; s.Name == name {
-					s.Place = device.Operand{Type: q.Place.Type, Space: device.State, Offset: p.alloc(device.State, q.Place.Bytes())}
+					t := q.ownedType()
+					s.Place = device.Operand{Type: t, Space: device.State, Offset: p.alloc(device.State, t.Bytes())}
 				}
 			}
 		}
@@ -246,17 +374,17 @@ func (p *Plan) allocIO(t graph.Type) device.Operand {
 	return device.Operand{Type: t, Space: device.IO, Offset: p.alloc(device.IO, t.Bytes())}
 }
 
-// placeOfParam is the place of a parameter node of any graph of the plan.
-func (p *Plan) placeOfParam(n *graph.Node) (device.Operand, error) {
+// paramOf is the parameter behind a parameter node of any graph of the plan.
+func (p *Plan) paramOf(n *graph.Node) (*Param, error) {
 	a := n.Attrs.(graph.ParamAttrs)
 	q := p.Param(a.Name)
 	switch {
 	case q == nil:
-		return device.Operand{}, fmt.Errorf("parameter %s%s does not exist in the training graph", a.Name, at(n))
-	case !sameType(q.Place.Type, n.Out[0].Type):
-		return device.Operand{}, fmt.Errorf("parameter %s is %v here%s and %v in the training graph", a.Name, n.Out[0].Type, at(n), q.Place.Type)
+		return nil, fmt.Errorf("parameter %s%s does not exist in the training graph", a.Name, at(n))
+	case !sameType(q.Whole, n.Out[0].Type):
+		return nil, fmt.Errorf("parameter %s is %v here%s and %v in the training graph", a.Name, n.Out[0].Type, at(n), q.Whole)
 	}
-	return q.Place, nil
+	return q, nil
 }
 
 // buildMicro lowers one micro-batch. Behind the instruction that completes a bucket stand its Fold, where this rank
@@ -268,6 +396,9 @@ func (p *Plan) buildMicro(st *State) error {
 		complete[last] = append(complete[last], b.Index)
 	}
 	l := &lowering{plan: p, g: st.Graph, where: binding{nowhere, p.accumulatorPlace}}
+	if p.Rounds != nil {
+		l.before = p.freeBuckets(st, l)
+	}
 	l.after = func(n *graph.Node) {
 		for _, i := range complete[n] {
 			o := []device.Operand{p.Buckets[i].Place}
@@ -276,12 +407,63 @@ func (p *Plan) buildMicro(st *State) error {
 					Bytes: 3 * o[0].Bytes(), FLOPs: o[0].Bytes() / 4})
 			}
 			if p.Settings.World > 1 {
-				l.seg.Instrs = append(l.seg.Instrs, device.Instr{Kind: device.Start, Out: o, When: device.LastOnRank, Bucket: i,
-					Group: dataGroup, Collective: allReduce})
+				l.seg.Instrs = append(l.seg.Instrs, device.Instr{Kind: device.Start, Out: o, When: p.leaves(), Bucket: i,
+					Group: dataGroup, Collective: p.reduction()})
 			}
 		}
 	}
 	return l.lower(SegmentMicro)
+}
+
+// leaves is the moment at which a complete bucket leaves for other ranks.
+func (p *Plan) leaves() device.When {
+	if p.Rounds != nil {
+		return device.LastInLane
+	}
+	return device.LastOnRank
+}
+
+// reduction is the collective by which buckets are summed.
+func (p *Plan) reduction() string {
+	if len(p.Units) > 0 {
+		return ReduceScatter
+	}
+	return AllReduce
+}
+
+// freeBuckets returns what puts a Wait before the first write into a bucket whose memory may still be on its way: that of the
+// round before, and where gradients only pass through that of an earlier bucket.
+func (p *Plan) freeBuckets(st *State, l *lowering) func(*graph.Node) {
+	writes := map[*graph.Node]int{}
+	for _, b := range p.Buckets {
+		for _, gr := range b.Grads {
+			writes[st.Graph.Output(gr.Output()).Def] = b.Index
+		}
+	}
+	opened := make([]bool, len(p.Buckets))
+	return func(n *graph.Node) {
+		i, ok := writes[n]
+		if !ok || opened[i] {
+			return
+		}
+		opened[i] = true
+		free := []int{i}
+		if p.Settings.passing() {
+			free = free[:0]
+			switch {
+			case i == 0: // the last buckets of the round before
+				for k := max(0, len(p.Buckets)-2); k < len(p.Buckets); k++ {
+					free = append(free, k)
+				}
+			case i >= 2:
+				free = append(free, i-2)
+			}
+		}
+		for _, k := range free {
+			l.seg.Instrs = append(l.seg.Instrs, device.Instr{Kind: device.Wait, Bucket: k, Out: []device.Operand{p.Buckets[k].Place},
+				Group: dataGroup, Collective: p.reduction()})
+		}
+	}
 }
 
 // accumulatorPlace finds the place of a gradient by its output's name.

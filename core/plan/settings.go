@@ -28,6 +28,15 @@ type Settings struct {
 	GlobalBatch, MicroBatch int
 	// BucketBytes bounds a gradient bucket, FirstBucketBytes the one that is complete first. 0 means the default.
 	BucketBytes, FirstBucketBytes int64
+	// Zero is how much of the model's state is sharded over the ranks (Rajbhandari et al., ZeRO, 2020): 0 nothing, 1 the
+	// optimizer's state, 2 gradients as well, 3 parameters as well.
+	Zero int
+	// KeepGathered keeps parameters that are sharded whole from a block's forward to its backward pass.
+	KeepGathered bool
+	// KeepWholeBytes leaves groups of parameters below that size whole on every rank under Zero 3.
+	KeepWholeBytes int64
+	// NoOverlap makes the program wait for each collective where it is started.
+	NoOverlap bool
 	// Update says what the optimizer does with a parameter that is not frozen.
 	Update func(param graph.ParamAttrs) (Update, error)
 }
@@ -40,6 +49,9 @@ type Update struct {
 	Slots []Slot
 	// Group is the row of the table of hyper-parameters that the operation reads.
 	Group int
+	// Whole says that the operation looks at the parameter as a whole, such as a matrix: it is never cut among ranks.
+	// Other operations work element by element.
+	Whole bool
 }
 
 // Slot is one piece of optimizer state of the parameter's shape, stored as <parameter>/<Name>.
@@ -76,12 +88,24 @@ func (s Settings) Validate() error {
 		return fmt.Errorf("lanes = %d: must lie between 1 and the %d micro-batches of a step", s.Lanes, s.MicroBatches)
 	case s.BucketBytes < 0 || s.FirstBucketBytes < 0:
 		return fmt.Errorf("bucket sizes of %d and %d bytes: must not be negative", s.BucketBytes, s.FirstBucketBytes)
+	case s.Zero < 0 || s.Zero > 3:
+		return fmt.Errorf("parallel.mesh(zero = %d): 0 shards nothing, 1 the optimizer's state, 2 gradients too, 3 parameters too", s.Zero)
+	case s.KeepWholeBytes < 0:
+		return fmt.Errorf("parameters kept whole below %d bytes: must not be negative", s.KeepWholeBytes)
 	case s.World > s.Lanes:
 		return s.tooManyRanks()
 	case s.Update == nil:
 		return errors.New("plan: no optimizer: Settings.Update is nil")
 	}
 	return nil
+}
+
+// stage is what is sharded: nothing where there is one rank.
+func (s Settings) stage() int {
+	if s.World == 1 {
+		return 0
+	}
+	return s.Zero
 }
 
 func (s Settings) tooManyRanks() error {
@@ -112,24 +136,4 @@ func (s Settings) fittingMicroBatch() int {
 // LaneMicroBatches is the range of micro-batches that make up lane i: ⌊iM/L⌋ … ⌊(i+1)M/L⌋-1.
 func (s Settings) LaneMicroBatches(i int) comm.Range {
 	return comm.Range{Lo: i * s.MicroBatches / s.Lanes, Hi: (i + 1) * s.MicroBatches / s.Lanes}
-}
-
-// LaneStep is one lane as the rank runs it: which micro-batches, the gradient buffer they accumulate into and how often
-// the top of the stack of buffers is then added into the buffer below it (device.Env.Merges).
-type LaneStep struct {
-	Lane         int
-	MicroBatches comm.Range
-	Buffer       int
-	Merges       int
-}
-
-// LaneSteps lists the lanes of the plan's rank in the order in which it runs them. It follows the canonical tree of
-// comm.NewFold.
-func (p *Plan) LaneSteps() []LaneStep {
-	fold := p.Reduction.Fold(p.Settings.Rank)
-	steps := make([]LaneStep, len(fold.Steps))
-	for i, f := range fold.Steps {
-		steps[i] = LaneStep{f.Lane, p.Settings.LaneMicroBatches(f.Lane), f.Buffer, len(f.Adds)}
-	}
-	return steps
 }

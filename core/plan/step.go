@@ -1,7 +1,6 @@
 package plan
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -26,10 +25,10 @@ const (
 // complete them, and each bucket is waited for right before its first use, so that this work overlaps with the buckets
 // still on their way.
 func (p *Plan) buildNorm(*State) error {
-	trained := p.trained()
+	trained := slices.DeleteFunc(p.trained(), func(q *Param) bool { return !q.updated() })
 	slices.SortStableFunc(trained, func(a, b *Param) int { return p.lastBucket(a) - p.lastBucket(b) })
 	b := graph.NewBuilder()
-	l := &lowering{plan: p, g: b.G, where: binding{p.accumulatorPlace, p.normPlace}, preset: map[*graph.Value]device.Operand{}}
+	l := &lowering{plan: p, g: b.G, where: binding{p.reducedPlace, p.normPlace}, preset: map[*graph.Value]device.Operand{}}
 	for _, q := range trained {
 		b.Pos, b.Block = q.Pos, q.Block
 		sum, err := sumOfUses(b, q, l.preset)
@@ -47,18 +46,20 @@ func (p *Plan) buildNorm(*State) error {
 		return fmt.Errorf("plan: the norm's graph is not valid: %w", err)
 	}
 	waited := 0
-	l.before = func(n *graph.Node) {
-		need := 0
-		for _, v := range n.In {
-			if o := l.operand(v); o.Space == device.Grads {
-				need = max(need, p.bucketAt(o.Offset)+1)
-			}
-		}
-		for ; p.Settings.World > 1 && waited < need; waited++ {
+	wait := func(upTo int) {
+		for ; p.Settings.World > 1 && waited < upTo; waited++ {
 			l.seg.Instrs = append(l.seg.Instrs, device.Instr{Kind: device.Wait, Bucket: waited,
-				Out: []device.Operand{p.Buckets[waited].Place}, Group: dataGroup, Collective: allReduce})
+				Out: []device.Operand{p.Buckets[waited].Place}, Group: dataGroup, Collective: p.reduction()})
 		}
 	}
+	l.before = func(n *graph.Node) {
+		for _, v := range n.In {
+			if a, ok := v.Def.Attrs.(graph.InputAttrs); ok {
+				wait(p.bucketOf[a.Name] + 1)
+			}
+		}
+	}
+	l.finish = func() { wait(len(p.Buckets)) } // of those that this rank owns nothing of
 	return l.lower(SegmentNorm)
 }
 
@@ -66,7 +67,7 @@ func (p *Plan) buildNorm(*State) error {
 func sumOfUses(b *graph.Builder, q *Param, preset map[*graph.Value]device.Operand) (*graph.Value, error) {
 	var sum *graph.Value
 	for use := range q.Uses {
-		v, err := b.Apply(graph.OpInput, graph.InputAttrs{Name: Gradient{q.Name, use}.Output(), DType: tensor.F32, Shape: q.Shape})
+		v, err := b.Apply(graph.OpInput, graph.InputAttrs{Name: Gradient{q.Name, use}.Output(), DType: tensor.F32, Shape: graph.MakeDims(q.ownedType().Shape)})
 		if err != nil {
 			return nil, err
 		}
@@ -78,7 +79,7 @@ func sumOfUses(b *graph.Builder, q *Param, preset map[*graph.Value]device.Operan
 			return nil, err
 		}
 		sum = v[0]
-		preset[sum] = q.Uses[0]
+		preset[sum] = q.Reduced[0]
 	}
 	if len(q.Uses) > 1 {
 		b.Output(sumPrefix+q.Name, sum)
@@ -98,9 +99,14 @@ func (p *Plan) buildUpdate(*State) error {
 		}
 		rows[g] = v[0]
 	}
-	for _, q := range p.trained() {
+	unitOf := map[*graph.Node]int{}
+	for _, q := range p.inUpdateOrder() {
+		before := len(b.G.Nodes)
 		if err := q.applyUpdate(b, rows); err != nil {
 			return fmt.Errorf("optimizer for parameter %s: %w", q.Name, err)
+		}
+		for _, n := range b.G.Nodes[before:] {
+			unitOf[n] = q.Unit
 		}
 	}
 	if err := graph.Verify(b.G); err != nil {
@@ -108,6 +114,9 @@ func (p *Plan) buildUpdate(*State) error {
 	}
 	place := func(name string) (device.Operand, bool) { return p.updatePlace(name, table) }
 	l := &lowering{plan: p, g: b.G, where: binding{place, place}}
+	if len(p.Units) > 0 {
+		p.gatherUpdated(l, unitOf)
+	}
 	if err := l.lower(SegmentUpdate); err != nil {
 		return err
 	}
@@ -115,18 +124,50 @@ func (p *Plan) buildUpdate(*State) error {
 	return nil
 }
 
+// inUpdateOrder lists what this rank updates: by name, or where state is sharded by unit.
+func (p *Plan) inUpdateOrder() []*Param {
+	out := slices.DeleteFunc(p.trained(), func(q *Param) bool { return !q.updated() })
+	slices.SortStableFunc(out, func(a, b *Param) int { return a.Unit - b.Unit })
+	return out
+}
+
+// gatherUpdated makes every rank whole again after the update, unit by unit: while a unit travels the next one is updated.
+// Units whose parameters stay sharded are gathered when they are used.
+func (p *Plan) gatherUpdated(l *lowering, unitOf map[*graph.Node]int) {
+	var whole []*Unit
+	for _, u := range p.Units {
+		if u.Trained && !u.Sharded {
+			whole = append(whole, u)
+		}
+	}
+	started := 0
+	start := func(upTo int) { // every rank starts the same ones in the same order, whatever it owns
+		for ; started < len(whole) && whole[started].Index < upTo; started++ {
+			u := whole[started]
+			l.seg.Instrs = append(l.seg.Instrs, p.gatherInstr(device.Start, u, u.Place))
+		}
+	}
+	l.before = func(n *graph.Node) { start(unitOf[n]) }
+	l.finish = func() {
+		start(len(p.Units))
+		for _, u := range whole {
+			l.seg.Instrs = append(l.seg.Instrs, p.gatherInstr(device.Wait, u, u.Place))
+		}
+	}
+}
+
 func hyperName(group int) string { return fmt.Sprintf("%s%d", hyperPrefix, group) }
 
 func (q *Param) applyUpdate(b *graph.Builder, rows []*graph.Value) error {
 	b.Pos, b.Block = q.Pos, q.Block
 	input := func(name string) (*graph.Value, error) {
-		v, err := b.Apply(graph.OpInput, graph.InputAttrs{Name: name, DType: tensor.F32, Shape: q.Shape})
+		v, err := b.Apply(graph.OpInput, graph.InputAttrs{Name: name, DType: tensor.F32, Shape: graph.MakeDims(q.ownedType().Shape)})
 		if err != nil {
 			return nil, err
 		}
 		return v[0], nil
 	}
-	w, err := b.Apply(graph.OpParam, q.ParamAttrs)
+	w, err := input(paramPrefix + q.Name)
 	if err != nil {
 		return err
 	}
@@ -134,7 +175,7 @@ func (q *Param) applyUpdate(b *graph.Builder, rows []*graph.Value) error {
 	if err != nil {
 		return err
 	}
-	in := []*graph.Value{w[0], g}
+	in := []*graph.Value{w, g}
 	for _, s := range q.Slots {
 		v, err := input(statePrefix + s.Key)
 		if err != nil {
@@ -159,7 +200,7 @@ func (q *Param) applyUpdate(b *graph.Builder, rows []*graph.Value) error {
 // normPlace finds the places of the norm segment's results.
 func (p *Plan) normPlace(name string) (device.Operand, bool) {
 	if q := p.paramAfter(name, sumPrefix); q != nil {
-		return q.Uses[0], true
+		return q.Reduced[0], true
 	}
 	if q := p.paramAfter(name, partialsPrefix); q != nil {
 		return q.Partials, true
@@ -170,7 +211,7 @@ func (p *Plan) normPlace(name string) (device.Operand, bool) {
 // updatePlace finds the places of the update segment's inputs and results.
 func (p *Plan) updatePlace(name string, table device.Operand) (device.Operand, bool) {
 	if q := p.paramAfter(name, paramPrefix); q != nil {
-		return q.Place, true
+		return q.OwnedPlace(), true
 	}
 	if key, ok := strings.CutPrefix(name, statePrefix); ok {
 		if q := p.Param(key[:max(0, strings.LastIndexByte(key, '/'))]); q != nil {
@@ -188,7 +229,13 @@ func (p *Plan) updatePlace(name string, table device.Operand) (device.Operand, b
 				Offset: table.Offset + int64(g)*HyperLen*8}, true
 		}
 	}
-	return p.accumulatorPlace(name)
+	return p.reducedPlace(name)
+}
+
+// reducedPlace finds this rank's part of a gradient's sum by its output's name.
+func (p *Plan) reducedPlace(name string) (device.Operand, bool) {
+	o, ok := p.reduced[name]
+	return o, ok
 }
 
 func (p *Plan) paramAfter(name, prefix string) *Param {
@@ -212,17 +259,8 @@ func (p *Plan) trained() []*Param {
 // lastBucket is the bucket that completes a parameter's gradient.
 func (p *Plan) lastBucket(q *Param) int {
 	last := 0
-	for _, u := range q.Uses {
-		last = max(last, p.bucketAt(u.Offset))
+	for use := range q.Uses {
+		last = max(last, p.bucketOf[Gradient{q.Name, use}.Output()])
 	}
 	return last
-}
-
-// bucketAt is the bucket that holds an offset of Grads.
-func (p *Plan) bucketAt(offset int64) int {
-	i, found := slices.BinarySearchFunc(p.Buckets, offset, func(b Bucket, at int64) int { return cmp.Compare(b.Place.Offset, at) })
-	if !found {
-		i--
-	}
-	return i
 }

@@ -15,15 +15,20 @@ type Summary struct {
 	Parameters, Trained int64
 	// ForwardFLOPs and BackwardFLOPs are the arithmetic of one micro-batch, StepFLOPs that of this rank in one step.
 	ForwardFLOPs, BackwardFLOPs, StepFLOPs int64
-	// Arenas is the memory of each space on this rank; Grads counts every buffer of the stack.
+	// Stage is what is sharded over the ranks: Settings.Zero, 0 on one rank.
+	Stage int
+	// Arenas is the memory of each space on this rank; Grads and Sums count every buffer of their stacks.
 	Arenas [device.NumSpaces]int64
 	// StagingBytes is what the communicator needs for subtrees of other ranks while it adds them.
 	StagingBytes int64
+	// GatheredBytes is the part of Work for parameters that are gathered while they are needed.
+	GatheredBytes int64
 	// LeastWorkBytes is the most that ever lives in Work at one time: no placement could need less.
 	LeastWorkBytes int64
-	// GradientBytes is the size of the gradient, with the padding of its buckets, and SentBytes what this rank sends of gradients in a
-	// step: 2(N-1)/N of it where its lanes are one aligned range, more where they fall into several subtrees.
-	GradientBytes, SentBytes int64
+	// GradientBytes is the size of the gradient, with the padding of its buckets, and SentBytes what this rank sends in a
+	// step: 2(N-1)/N of it where its lanes are one aligned range, more where they fall into several subtrees or where each
+	// finished lane leaves for its owners. GatherSentBytes is the part of it that completes parameters.
+	GradientBytes, SentBytes, GatherSentBytes int64
 	// Subtrees is how many partial sums this rank sends for each bucket.
 	Subtrees int
 	// MicroBatches of this rank in a step, and of the busiest rank.
@@ -31,15 +36,20 @@ type Summary struct {
 	// Imbalance is how much longer a step takes than with an even spread: the busiest rank's share over the mean, minus 1.
 	Imbalance float64
 
-	world, buckets int
+	world, buckets, rounds, sums int
+	passing                      bool
 }
 
 // Summary computes the plan's figures.
 func (p *Plan) Summary() Summary {
-	s := Summary{world: p.Settings.World, buckets: len(p.Buckets), Arenas: p.ArenaBytes, GradientBytes: p.ArenaBytes[device.Grads]}
+	s := Summary{world: p.Settings.World, buckets: len(p.Buckets), Arenas: p.ArenaBytes, Stage: p.Settings.stage(), rounds: len(p.Rounds), sums: p.SumBuffers, passing: p.Settings.passing()}
+	for _, b := range p.Buckets {
+		s.GradientBytes += b.Place.Bytes()
+	}
 	s.Arenas[device.Grads] *= int64(p.GradBuffers)
+	s.Arenas[device.Sums] *= int64(p.SumBuffers)
 	for i := range p.Params {
-		n := int64(p.Params[i].Place.Shape.Numel())
+		n := int64(p.Params[i].Whole.Shape.Numel())
 		s.Parameters += n
 		if p.Params[i].Trained() {
 			s.Trained += n
@@ -53,8 +63,7 @@ func (p *Plan) Summary() Summary {
 
 func (s *Summary) spread(p *Plan) {
 	for r := range p.Settings.World {
-		lanes := p.Reduction.Assigned(r)
-		n := p.Settings.LaneMicroBatches(lanes.Hi-1).Hi - p.Settings.LaneMicroBatches(lanes.Lo).Lo
+		n := len(p.Schedule(r))
 		if r == p.Settings.Rank {
 			s.MicroBatches = n
 		}
@@ -69,11 +78,50 @@ func (s *Summary) communication(p *Plan) {
 	if p.Settings.World == 1 {
 		return
 	}
+	rank := p.Settings.Rank
 	for _, b := range p.Buckets {
-		chunks := comm.Chunks(b.Place.Shape.Numel(), p.Settings.World, comm.ChunkAlign)
-		s.SentBytes += int64(p.Reduction.SentBytes(p.Settings.Rank, chunks))
-		s.StagingBytes = max(s.StagingBytes, int64(p.Reduction.StagingBytes(p.Settings.Rank, chunks, 0)))
+		if b.Unit < 0 {
+			chunks := comm.Chunks(b.Place.Shape.Numel(), p.Settings.World, comm.ChunkAlign)
+			s.SentBytes += int64(p.Reduction.SentBytes(rank, chunks))
+			s.stage(p.Reduction, rank, chunks)
+			continue
+		}
+		chunks := p.Units[b.Unit].Chunks
+		others := 4 * int64(b.Place.Shape.Numel()-chunks[rank].Len())
+		if p.Rounds == nil {
+			s.SentBytes += int64(s.Subtrees) * others
+			s.stage(p.Reduction, rank, chunks)
+		}
+		for _, r := range p.Rounds {
+			for _, sum := range r.Sums {
+				s.stage(sum.Reduction, rank, chunks)
+				if lane := r.Lanes.Lo + rank; sum.Node.Lo <= lane && lane < sum.Node.Hi {
+					s.SentBytes += others
+				}
+			}
+		}
 	}
+	gathers := func(segment string) (bytes int64) {
+		for i := range p.Segments[segment].Instrs {
+			if in := &p.Segments[segment].Instrs[i]; in.Kind == device.Start && in.Collective == AllGather {
+				bytes += int64(p.Settings.World-1) * p.vector(p.Units[in.Bucket].Chunks[rank].Len()).Bytes()
+			}
+		}
+		return bytes
+	}
+	runs := 0
+	for _, r := range p.Rounds {
+		runs += r.Runs
+	}
+	s.GatherSentBytes = gathers(SegmentUpdate) + int64(runs)*gathers(SegmentMicro)
+	s.SentBytes += s.GatherSentBytes
+	for _, l := range p.lowered {
+		s.GatheredBytes = max(s.GatheredBytes, l.gatherBytes)
+	}
+}
+
+func (s *Summary) stage(red *comm.Reduction, rank int, chunks []comm.Range) {
+	s.StagingBytes = max(s.StagingBytes, int64(red.StagingBytes(rank, chunks, 0)))
 }
 
 func (s *Summary) arithmetic(p *Plan) {
@@ -133,6 +181,18 @@ func (s Summary) String() string {
 	row("memory of a rank", "%s planned", bytesString(s.MemoryBytes()))
 	for sp := range device.NumSpaces {
 		extra := ""
+		if sp == device.Sums {
+			if s.Arenas[sp] == 0 {
+				continue
+			}
+			extra = fmt.Sprintf("  (this rank's part of the gradient, %d deep)", s.sums)
+		}
+		if sp == device.Grads && s.passing {
+			extra = "  (two buckets at a time on their way to their owners)"
+		}
+		if sp == device.Work && s.GatheredBytes > 0 {
+			extra = fmt.Sprintf("  (%s of it parameters gathered while they are used)", bytesString(s.GatheredBytes))
+		}
 		if n := s.Arenas[sp]; sp == device.Grads && s.GradientBytes > 0 && n > s.GradientBytes {
 			extra = fmt.Sprintf("  (%d buffers of %s, to add lanes in tree order)", n/s.GradientBytes, bytesString(s.GradientBytes))
 		}
@@ -147,6 +207,14 @@ func (s Summary) String() string {
 }
 
 func (s Summary) price() string {
+	switch {
+	case s.rounds > 1:
+		return fmt.Sprintf("each of %d rounds of lanes sent to its owners (%.2f times the gradient), parameters completed with %s",
+			s.rounds, float64(s.SentBytes-s.GatherSentBytes)/float64(s.GradientBytes), bytesString(s.GatherSentBytes))
+	case s.Stage > 0:
+		return fmt.Sprintf("sent to its owners (%.2f times the gradient), parameters completed with %s",
+			float64(s.SentBytes-s.GatherSentBytes)/float64(s.GradientBytes), bytesString(s.GatherSentBytes))
+	}
 	if s.Subtrees == 1 {
 		return fmt.Sprintf("2(N-1)/N of it with N = %d", s.world)
 	}

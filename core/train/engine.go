@@ -2,8 +2,11 @@ package train
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"starling/core/checkpoint"
@@ -21,6 +24,7 @@ type engine struct {
 	dev   device.Device
 	mem   device.Memory
 	grads []device.Arena
+	sums  []device.Arena
 
 	micro    []*device.Bound // one for each gradient buffer
 	norm     *device.Bound
@@ -39,8 +43,13 @@ type engine struct {
 	collect *collector
 	run     device.Env
 	figures []float64 // loss, weight, tokens of each micro-batch of this rank, then the stop flag
+	order   []figureAt
+	squares []float64 // partial sums of this rank's part of the gradient
 	trace   StepTrace
 }
+
+// figureAt is where a micro-batch's figures are: at place at of rank.
+type figureAt struct{ rank, at int }
 
 // ioField is a batch field and the place in IO that it is copied to.
 type ioField struct {
@@ -63,10 +72,11 @@ func newEngine(s *Spec, env *Env) (*engine, error) {
 		e.close()
 		return nil, err
 	}
-	e.lanes = p.LaneSteps()
-	for _, l := range e.lanes {
-		for i := l.MicroBatches.Lo; i < l.MicroBatches.Hi; i++ {
-			e.schedule = append(e.schedule, i)
+	e.lanes, e.schedule = p.LaneSteps(), p.Schedule(env.Rank)
+	e.order = make([]figureAt, s.Data.MicroBatches())
+	for r := range env.World {
+		for at, m := range p.Schedule(r) {
+			e.order[m] = figureAt{r, at}
 		}
 	}
 	e.figures = make([]float64, 3*len(e.schedule)+1)
@@ -80,14 +90,17 @@ func newEngine(s *Spec, env *Env) (*engine, error) {
 	if targets > 0 {
 		e.nominal *= float64(targets)
 	}
-	e.collect = newCollector(env, e.plan, e.grads)
+	if e.collect, err = newCollector(env, e.plan, e.dev, e.memory(0), e.grads, e.sums); err != nil {
+		e.close()
+		return nil, err
+	}
 	return e, nil
 }
 
 // allocate makes every arena; nothing is allocated after it.
 func (e *engine) allocate() error {
 	for s := range device.NumSpaces {
-		if s == device.Grads {
+		if s == device.Grads || s == device.Sums {
 			continue
 		}
 		a, err := e.dev.Alloc(s.String(), e.plan.ArenaBytes[s])
@@ -103,6 +116,13 @@ func (e *engine) allocate() error {
 		}
 		e.grads = append(e.grads, a)
 	}
+	for i := range e.plan.SumBuffers {
+		a, err := e.dev.Alloc(fmt.Sprintf("sums %d", i), e.plan.ArenaBytes[device.Sums])
+		if err != nil {
+			return fmt.Errorf("allocating %d bytes for partial sums %d of %d: %w", e.plan.ArenaBytes[device.Sums], i+1, e.plan.SumBuffers, err)
+		}
+		e.sums = append(e.sums, a)
+	}
 	return nil
 }
 
@@ -111,6 +131,9 @@ func (e *engine) memory(k int) device.Memory {
 	m := e.mem
 	m.Arenas[device.Grads] = e.grads[k]
 	m.Stack = e.grads[:k+1]
+	if len(e.sums) > 0 {
+		m.Arenas[device.Sums] = e.sums[0]
+	}
 	return m
 }
 
@@ -152,7 +175,11 @@ func (e *engine) bind() error {
 // initialise draws the parameters' initial values and the slots'.
 func (e *engine) initialise(seed uint64) {
 	for _, p := range e.plan.Params {
-		graph.InitValues(p.ParamAttrs, seed, 0, device.View[float32](e.mem, p.Place))
+		first := 0
+		if p.Sharded {
+			first = p.Owned.Lo
+		}
+		graph.InitValues(p.ParamAttrs, seed, first, device.View[float32](e.mem, p.Place))
 		for _, s := range p.Slots {
 			v := device.View[float32](e.mem, s.Place)
 			for i := range v {
@@ -160,6 +187,18 @@ func (e *engine) initialise(seed uint64) {
 			}
 		}
 	}
+}
+
+// together reports whether every rank must take part whenever the model runs, because each holds a part of its parameters.
+func (e *engine) together() bool {
+	return slices.ContainsFunc(e.plan.Units, func(u *plan.Unit) bool { return u.Sharded })
+}
+
+// forward runs a segment without gradients; idle, this rank only hands its part of the parameters to the others.
+func (e *engine) forward(ctx context.Context, b *device.Bound, idle bool) error {
+	e.collect.begin(ctx, &StepTrace{})
+	e.run = device.Env{Idle: idle, Comm: e.collect}
+	return b.Run(&e.run)
 }
 
 // stepOut is what one step gives, equal on all ranks but for the trace.
@@ -177,6 +216,14 @@ func (e *engine) step(ctx context.Context, loader *data.Loader, step int, rate f
 	e.seed[0] = float32(1 / e.nominal)
 	i := 0
 	for k, lane := range e.lanes {
+		e.collect.round = lane.Round
+		for n := range lane.Idle {
+			last := lane.Lane < 0 && n == lane.Idle-1
+			e.run = device.Env{Idle: true, FirstInLane: n == 0, LastInLane: last, Comm: e.collect}
+			if err := e.micro[0].Run(&e.run); err != nil {
+				return stepOut{}, err
+			}
+		}
 		for m := lane.MicroBatches.Lo; m < lane.MicroBatches.Hi; m++ {
 			last := m == lane.MicroBatches.Hi-1
 			e.run = device.Env{FirstInLane: m == lane.MicroBatches.Lo, LastInLane: last, LastOnRank: last && k == len(e.lanes)-1,
@@ -233,17 +280,12 @@ func (e *engine) finishStep(ctx context.Context, step int, rate float64, stop bo
 	out.trace = e.trace
 	// The backward pass averaged over the nominal weight; correct to the exact one.
 	scale := e.nominal / out.weight
-	sum := 0.0
-	for _, p := range e.plan.Params {
-		if !p.Trained() {
-			continue
-		}
-		for _, v := range device.View[float64](e.mem, p.Partials) {
-			sum += v
-		}
-		if math.IsNaN(sum) || math.IsInf(sum, 0) {
-			return out, e.notFinite(step, p)
-		}
+	sum, bad, err := e.squaredNorm(ctx)
+	if err != nil {
+		return out, err
+	}
+	if bad != nil {
+		return out, e.notFinite(step, *bad)
 	}
 	out.norm = scale * math.Sqrt(sum)
 	if c := e.spec.ClipNorm; c > 0 {
@@ -260,26 +302,62 @@ func (e *engine) finishStep(ctx context.Context, step int, rate float64, stop bo
 	return out, nil
 }
 
+// squaredNorm adds the partial sums of squares of all parameters in order of name, and names the first that is not finite.
+func (e *engine) squaredNorm(ctx context.Context) (sum float64, bad *plan.Param, err error) {
+	sharded := len(e.plan.Units) > 0
+	all := [][]float64{nil}
+	if sharded {
+		e.squares = e.squares[:0]
+		for _, p := range e.plan.Params {
+			if p.Trained() && p.Owned.Len() > 0 {
+				e.squares = append(e.squares, device.View[float64](e.mem, p.Partials)...)
+			}
+		}
+		if all, err = e.env.Group.AllGatherFloat64(ctx, "partial sums of the gradient's norm", e.squares); err != nil {
+			return 0, nil, err
+		}
+	}
+	for i := range e.plan.Params {
+		p := &e.plan.Params[i]
+		if !p.Trained() {
+			continue
+		}
+		if !sharded {
+			for _, v := range device.View[float64](e.mem, p.Partials) {
+				sum += v
+			}
+		}
+		for r, share := range p.Shares { // ascending, and cut at the blocks of partial sums
+			n := (share.Len() + graph.SumSquaresBlock - 1) / graph.SumSquaresBlock
+			for _, v := range all[r][:n] {
+				sum += v
+			}
+			all[r] = all[r][n:]
+		}
+		if math.IsNaN(sum) || math.IsInf(sum, 0) {
+			return 0, p, nil
+		}
+	}
+	return sum, nil, nil
+}
+
 // exchange sums the figures of all micro-batches in their order, on every rank alike.
 func (e *engine) exchange(ctx context.Context, out *stepOut) error {
-	add := func(f []float64) {
-		for i := 0; i+2 < len(f); i += 3 {
-			out.lossSum += f[i]
-			out.weight += f[i+1]
-			out.tokens += int64(f[i+2])
+	all := [][]float64{e.figures}
+	if e.env.World > 1 {
+		var err error
+		if all, err = e.env.Group.AllGatherFloat64(ctx, "losses and weights", e.figures); err != nil {
+			return err
 		}
+	}
+	for _, o := range e.order {
+		f := all[o.rank][3*o.at:]
+		out.lossSum += f[0]
+		out.weight += f[1]
+		out.tokens += int64(f[2])
+	}
+	for _, f := range all {
 		out.stop = out.stop || f[len(f)-1] != 0
-	}
-	if e.env.World == 1 {
-		add(e.figures)
-		return nil
-	}
-	all, err := e.env.Group.AllGatherFloat64(ctx, "losses and weights", e.figures)
-	if err != nil {
-		return err
-	}
-	for _, f := range all { // ranks hold ascending micro-batches
-		add(f)
 	}
 	return nil
 }
@@ -294,12 +372,16 @@ func (e *engine) notFinite(step int, p plan.Param) error {
 		"nothing was updated. Lower the learning rate, clip the gradient (clip_norm), or look for a division or logarithm of 0 in the loss", step, p.Name, where)
 }
 
-// tensors lists parameters and optimizer state for a checkpoint, as views of the arenas.
+// tensors lists this rank's part of parameters and optimizer state for a checkpoint, as views of the arenas.
 func (e *engine) tensors() ([]checkpoint.Tensor, error) {
-	out := e.weights()
+	var out []checkpoint.Tensor
 	for _, p := range e.plan.Params {
+		if p.Owned.Len() == 0 {
+			continue
+		}
+		out = append(out, e.piece(p.Name, &p, p.OwnedPlace()))
 		for _, s := range p.Slots {
-			out = append(out, e.stored(s.Key, s.Place))
+			out = append(out, e.piece(s.Key, &p, s.Place))
 		}
 	}
 	for _, t := range out {
@@ -310,17 +392,56 @@ func (e *engine) tensors() ([]checkpoint.Tensor, error) {
 	return out, nil
 }
 
-// weights lists the parameters in name order.
+// weights lists the parameters in name order, as this rank holds them.
 func (e *engine) weights() []checkpoint.Tensor {
 	var out []checkpoint.Tensor
 	for _, p := range e.plan.Params {
-		out = append(out, e.stored(p.Name, p.Place))
+		t := e.piece(p.Name, &p, p.Place)
+		if !p.Sharded {
+			t.Offset = 0
+		}
+		out = append(out, t)
 	}
 	return out
 }
 
-func (e *engine) stored(name string, o device.Operand) checkpoint.Tensor {
-	return checkpoint.Tensor{Name: name, DType: checkpoint.DType(o.DType.Safetensors()), Shape: o.Shape, Data: device.View[byte](e.mem, o)}
+// piece is the part Owned of a parameter, or of state like it, at a place.
+func (e *engine) piece(name string, p *plan.Param, o device.Operand) checkpoint.Tensor {
+	return checkpoint.Tensor{Name: name, DType: checkpoint.DType(o.DType.Safetensors()), Shape: p.Whole.Shape, Offset: int64(p.Owned.Lo),
+		Data: device.View[byte](e.mem, o)}
+}
+
+// hash is the SHA-256 of all weights. Where parameters are sharded their pieces pass by every rank, one at a time.
+func (e *engine) hash(ctx context.Context) (string, error) {
+	sharded := false
+	for _, p := range e.plan.Params {
+		sharded = sharded || p.Sharded
+	}
+	if !sharded {
+		return checkpoint.WeightsHash(e.weights())
+	}
+	h := sha256.New()
+	var room []byte
+	for _, p := range e.plan.Params {
+		if !p.Sharded {
+			h.Write(device.View[byte](e.mem, p.Place))
+			continue
+		}
+		for r, share := range p.Shares {
+			if share.Len() == 0 {
+				continue
+			}
+			room = slices.Grow(room[:0], 4*share.Len())[:4*share.Len()]
+			if r == e.env.Rank {
+				copy(room, device.View[byte](e.mem, p.Place))
+			}
+			if err := e.env.Group.Broadcast(ctx, "hash of "+p.Name, r, room); err != nil {
+				return "", err
+			}
+			h.Write(room)
+		}
+	}
+	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
 func (e *engine) close() {
@@ -329,7 +450,7 @@ func (e *engine) close() {
 			a.Free()
 		}
 	}
-	for _, a := range e.grads {
+	for _, a := range slices.Concat(e.grads, e.sums) {
 		a.Free()
 	}
 }

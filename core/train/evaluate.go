@@ -12,10 +12,12 @@ import (
 // gathered per micro-batch and summed in their order, so the result is the same bits at any world size.
 type evaluator struct {
 	env     *Env
+	engine  *engine
 	set     data.Dataset
 	sampler *data.Sampler
 	batch   *data.Batch
 	share   []int
+	most    int // micro-batches of the busiest rank
 	bound   *device.Bound
 	inputs  []ioField
 	names   []string // "eval_loss" and the metrics
@@ -30,11 +32,14 @@ func newEvaluator(s *Spec, env *Env, e *engine) (*evaluator, error) {
 		return nil, &Error{s.Positions["evaluate"], err.Error()}
 	}
 	micro := s.Evaluate.microBatch(s)
-	v := &evaluator{env: env, set: set, batch: data.NewBatch(set.Fields(), micro)}
+	v := &evaluator{env: env, engine: e, set: set, batch: data.NewBatch(set.Fields(), micro)}
 	if v.sampler, err = data.NewEvalSampler(set.Len(), max(s.Data.GlobalBatch, micro), micro, s.Evaluate.Batches); err != nil {
 		return nil, &Error{s.Positions["evaluate"], err.Error()}
 	}
 	v.share = data.Share(v.sampler.MicroBatches(), env.World, env.Rank)
+	for r := range env.World {
+		v.most = max(v.most, len(data.Share(v.sampler.MicroBatches(), env.World, r)))
+	}
 	seg := e.plan.Segments["evaluate"]
 	mem := e.memory(0)
 	if v.bound, err = device.Bind(e.dev, seg, mem); err != nil {
@@ -81,12 +86,17 @@ func (v *evaluator) run(ctx context.Context) (Metrics, error) {
 		for _, in := range v.inputs {
 			copy(in.dst, v.batch.Column(in.name).Bytes())
 		}
-		if err := v.bound.Run(&device.Env{}); err != nil {
+		if err := v.engine.forward(ctx, v.bound, false); err != nil {
 			return nil, err
 		}
 		for k := range v.names {
 			v.figures[i*n+2*k] = float64(v.sums[k][0])
 			v.figures[i*n+2*k+1] = float64(v.weights[k][0])
+		}
+	}
+	for i := len(v.share); i < v.most && v.engine.together(); i++ {
+		if err := v.engine.forward(ctx, v.bound, true); err != nil {
+			return nil, err
 		}
 	}
 	all := [][]float64{v.figures}

@@ -23,7 +23,7 @@ func Generate(ctx context.Context, s *Spec, dev device.Device, dir string, best 
 	if err != nil {
 		return "", 0, err
 	}
-	e := &engine{spec: &only, plan: p, dev: dev}
+	e := &engine{spec: &only, plan: p, dev: dev, collect: &collector{}}
 	defer e.close()
 	for _, space := range []device.Space{device.Params, device.Work, device.IO} {
 		if e.mem.Arenas[space], err = dev.Alloc(space.String(), p.ArenaBytes[space]); err != nil {
@@ -37,7 +37,7 @@ func Generate(ctx context.Context, s *Spec, dev device.Device, dir string, best 
 	if err != nil {
 		return "", 0, err
 	}
-	text, err = t.draw(int(c.Step()))
+	text, err = t.draw(ctx, int(c.Step()))
 	return text, int(c.Step()), err
 }
 

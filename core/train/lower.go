@@ -57,6 +57,10 @@ func (s *Spec) settings(world, rank int) plan.Settings {
 		GlobalBatch: s.Data.GlobalBatch, MicroBatch: s.Data.MicroBatch,
 		BucketBytes:      int64(s.Mesh.BucketMB * (1 << 20)),
 		FirstBucketBytes: int64(s.Mesh.FirstBucket * (1 << 20)),
+		Zero:             s.Mesh.Zero,
+		KeepGathered:     s.Mesh.KeepGathered,
+		KeepWholeBytes:   int64(s.Mesh.KeepWholeKB * (1 << 10)),
+		NoOverlap:        s.Mesh.NoOverlap,
 		Update: func(a graph.ParamAttrs) (plan.Update, error) {
 			u := s.Optimizer.Update(a)
 			op, err := graph.Lookup(u.Op)

@@ -15,20 +15,21 @@ import (
 // MemoryPlan is what a rank will need, in bytes, known before the first step.
 type MemoryPlan struct {
 	Params, State, Grads, Work, IO  int64
+	Sums                            int64 // this rank's part of sharded gradients
 	Communication, Loader, Snapshot int64
 	Corpus, Scratch                 int64
 }
 
 // Total is the sum.
 func (m MemoryPlan) Total() int64 {
-	return m.Params + m.State + m.Grads + m.Work + m.IO + m.Communication + m.Loader + m.Snapshot + m.Corpus + m.Scratch
+	return m.Params + m.State + m.Grads + m.Sums + m.Work + m.IO + m.Communication + m.Loader + m.Snapshot + m.Corpus + m.Scratch
 }
 
 // PlanMemory computes a rank's memory. The corpora must have been scanned; scratch is the device's own.
 func PlanMemory(s *Spec, p *plan.Plan, scratch int64) MemoryPlan {
 	a := p.ArenaBytes
 	m := MemoryPlan{Params: a[device.Params], State: a[device.State], Grads: a[device.Grads] * int64(p.GradBuffers),
-		Work: a[device.Work], IO: a[device.IO], Scratch: scratch}
+		Sums: a[device.Sums] * int64(p.SumBuffers), Work: a[device.Work], IO: a[device.IO], Scratch: scratch}
 	m.Communication = p.Summary().StagingBytes
 	fields := s.Data.Source.Fields()
 	m.Loader = data.LoaderBytes(fields, s.Data.MicroBatch, s.Data.Workers, s.Data.Prefetch)
@@ -45,11 +46,11 @@ func PlanMemory(s *Spec, p *plan.Plan, scratch int64) MemoryPlan {
 	return m
 }
 
-// snapshotBytes is the copy of parameters and state that a checkpoint in the background is written from.
+// snapshotBytes is the copy of this rank's part of parameters and state that a checkpoint in the background is written from.
 func snapshotBytes(p *plan.Plan) int64 {
 	var n int64
 	for _, x := range p.Params {
-		n += x.Place.Type.Bytes()
+		n += int64(x.Owned.Len()) * int64(x.Whole.DType.Size())
 		for _, s := range x.Slots {
 			n += s.Place.Type.Bytes()
 		}
@@ -73,8 +74,11 @@ func (l *loop) memory() (planned, used int64) {
 	}
 	for s := range device.NumSpaces {
 		n := int64(1)
-		if s == device.Grads {
+		switch s {
+		case device.Grads:
 			n = int64(p.GradBuffers)
+		case device.Sums:
+			n = int64(p.SumBuffers)
 		}
 		used -= n * (p.ArenaBytes[s] - marks[s])
 	}

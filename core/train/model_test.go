@@ -114,6 +114,7 @@ func runOn(t testing.TB, ctx context.Context, ranks, threads int, change func(ra
 			if env.Group, err = comm.NewGroup(w.Transport(), "data", all, comm.Options{}); err != nil {
 				return err
 			}
+			env.NewGroup = func(name string) (*comm.Group, error) { return comm.NewGroup(w.Transport(), name, all, comm.Options{}) }
 			env.SentBytes = func() int64 { return comm.Sum(w.Transport()).PayloadSent }
 		}
 		if change != nil {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"starling/core/checkpoint"
 	"starling/core/comm"
 	"starling/core/data"
 	"starling/core/device"
@@ -17,6 +16,9 @@ type Env struct {
 	Rank, World int
 	// Group is the data-parallel group; nil where World is 1.
 	Group *comm.Group
+	// NewGroup makes a further group of the same ranks; nil where World is 1. Checkpoints that several ranks write are put
+	// together over one of their own, because they are written while the data group works.
+	NewGroup func(name string) (*comm.Group, error)
 	// SentBytes, if set, counts the payload bytes that this rank has sent so far.
 	SentBytes func() int64
 	Device    device.Device
@@ -307,12 +309,15 @@ func (l *loop) due(ctx context.Context, m Metrics, stop bool) error {
 		}
 		best, save = b, save || again
 	}
-	if l.env.Rank == 0 && !stop {
+	if (l.env.Rank == 0 || l.engine.together()) && !stop {
 		for _, s := range l.samples {
 			if last || s.spec.Every > 0 && st.Step%s.spec.Every == 0 {
-				text, err := s.draw(st.Step)
+				text, err := s.draw(ctx, st.Step)
 				if err != nil {
 					return err
+				}
+				if l.env.Rank != 0 {
+					continue
 				}
 				l.env.Observe(Event{Kind: EventSample, Step: st.Step, Text: text})
 			}
@@ -389,7 +394,7 @@ func ratio(sum, weight float64) float64 {
 // finish makes the result. The last collective gathers the largest memory figures.
 func (l *loop) finish(ctx context.Context) (*Result, error) {
 	l.env.Status("finishing")
-	hash, err := checkpoint.WeightsHash(l.engine.weights())
+	hash, err := l.engine.hash(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -38,6 +38,13 @@ func TestPlacementDoesNotChangeWeights(t *testing.T) {
 		{1, 2, nil}, {1, 4, nil}, {2, 1, nil}, {3, 1, nil}, {4, 1, nil}, {5, 1, nil}, {6, 2, nil},
 		{2, 1, func(_ int, s *Spec, _ *Env) { s.Mesh.BucketMB, s.Mesh.FirstBucket = 25, 1 }},
 		{2, 1, func(_ int, s *Spec, _ *Env) { s.Data.Workers, s.Data.Prefetch = 1, 1 }},
+		{2, 1, zero(1)}, {3, 1, zero(1)}, {4, 1, zero(1)},
+		{2, 1, zero(2)}, {3, 1, zero(2)}, {4, 1, zero(2)},
+		{2, 1, zero(3)}, {3, 1, zero(3)}, {4, 1, zero(3)}, {6, 1, zero(3)},
+		{2, 1, func(_ int, s *Spec, _ *Env) { s.Mesh.Zero, s.Mesh.NoOverlap = 1, true }},
+		{3, 1, func(_ int, s *Spec, _ *Env) { s.Mesh.Zero, s.Mesh.NoOverlap = 3, true }},
+		{2, 1, func(_ int, s *Spec, _ *Env) { s.Mesh.Zero, s.Mesh.KeepGathered = 3, true }},
+		{2, 1, func(_ int, s *Spec, _ *Env) { s.Mesh.Zero, s.Mesh.KeepWholeKB = 3, 2 }},
 	} {
 		t.Run(fmt.Sprintf("%d ranks of %d threads", c.ranks, c.threads), func(t *testing.T) {
 			r, err := runOn(t, t.Context(), c.ranks, c.threads, c.change)
@@ -55,6 +62,11 @@ func TestPlacementDoesNotChangeWeights(t *testing.T) {
 			}
 		})
 	}
+}
+
+// zero shards so much of the state.
+func zero(stage int) func(int, *Spec, *Env) {
+	return func(_ int, s *Spec, _ *Env) { s.Mesh.Zero = stage }
 }
 
 func TestResumeIsExact(t *testing.T) {

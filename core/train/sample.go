@@ -1,6 +1,7 @@
 package train
 
 import (
+	"context"
 	"fmt"
 	"math"
 	"sort"
@@ -15,6 +16,7 @@ import (
 type textSampler struct {
 	spec   *Sample
 	seed   uint64
+	engine *engine
 	bound  *device.Bound
 	tokens []int32
 	logits []float32
@@ -34,12 +36,12 @@ func newTextSampler(s *Sample, seed uint64, e *engine, mem device.Memory, i int)
 	}
 	out := seg.Outputs["logits"]
 	vocab := out.Shape[len(out.Shape)-1]
-	return &textSampler{spec: s, seed: seed, bound: b, tokens: device.View[int32](mem, seg.Inputs["tokens"]),
+	return &textSampler{spec: s, seed: seed, engine: e, bound: b, tokens: device.View[int32](mem, seg.Inputs["tokens"]),
 		logits: device.View[float32](mem, out), vocab: vocab, order: make([]int, vocab), p: make([]float64, vocab)}, nil
 }
 
 // draw returns the prompt and the text that the model goes on with.
-func (s *textSampler) draw(step int) (string, error) {
+func (s *textSampler) draw(ctx context.Context, step int) (string, error) {
 	ids := s.spec.Tokenizer.Encode(nil, []byte(s.spec.Prompt))
 	prompt := len(ids)
 	if prompt == 0 {
@@ -52,7 +54,7 @@ func (s *textSampler) draw(step int) (string, error) {
 		}
 		clear(s.tokens)
 		copy(s.tokens, window)
-		if err := s.bound.Run(&device.Env{}); err != nil {
+		if err := s.engine.forward(ctx, s.bound, false); err != nil {
 			return "", err
 		}
 		row := s.logits[(len(window)-1)*s.vocab : len(window)*s.vocab]

@@ -9,16 +9,18 @@ import (
 	"slices"
 
 	"starling/core/checkpoint"
+	"starling/core/comm"
 )
 
 // CheckpointFolder is the folder of checkpoints in a run folder.
 const CheckpointFolder = "checkpoints"
 
-// saver writes checkpoints from rank 0, where parameters and state are whole; the other ranks' saver does nothing.
+// saver writes checkpoints: rank 0 alone where parameters and state are whole on every rank, else each rank its part.
 // A save that fails is a warning: the run goes on with its last good checkpoint.
 type saver struct {
 	env     *Env
 	files   *checkpoint.Saver // nil where this rank writes nothing
+	group   *comm.Group       // by which ranks put a checkpoint together; nil where one rank writes it
 	tensors []checkpoint.Tensor
 	saves   int
 	lastRun int // step of the last save
@@ -26,25 +28,53 @@ type saver struct {
 
 func newSaver(s *Spec, env *Env, e *engine) (*saver, error) {
 	out := &saver{env: env, lastRun: -1}
-	if s.Checkpoint == nil || env.Rank != 0 || env.RunDir == "" {
+	sharded := len(e.plan.Units) > 0
+	if s.Checkpoint == nil || env.RunDir == "" || env.Rank != 0 && !sharded {
 		return out, nil
+	}
+	cfg := checkpoint.SaverConfig{Dir: filepath.Join(env.RunDir, CheckpointFolder), Keep: s.Checkpoint.Keep}
+	if sharded {
+		var err error
+		if out.group, err = env.NewGroup("checkpoint"); err != nil {
+			return nil, err
+		}
+		cfg.Shard, cfg.Gather = env.Rank, out.gather
 	}
 	tensors, err := e.tensors()
 	if err != nil {
 		return nil, err
 	}
 	out.tensors = tensors
-	out.files, err = checkpoint.NewSaver(checkpoint.SaverConfig{
-		Dir: filepath.Join(env.RunDir, CheckpointFolder), Keep: s.Checkpoint.Keep, Snapshot: checkpoint.SnapshotBytes(tensors),
-		Done: func(o checkpoint.Outcome) {
-			if o.Err != nil {
-				env.Observe(Event{Kind: EventWarning, Step: int(o.Step), Text: o.Err.Error()})
-				return
-			}
+	cfg.Snapshot = checkpoint.SnapshotBytes(tensors)
+	cfg.Done = func(o checkpoint.Outcome) {
+		switch {
+		case o.Err != nil:
+			env.Observe(Event{Kind: EventWarning, Step: int(o.Step), Text: o.Err.Error()})
+		case env.Rank == 0:
 			env.Observe(Event{Kind: EventCheckpoint, Step: int(o.Step), Text: o.Path})
-		},
-	})
+		}
+	}
+	out.files, err = checkpoint.NewSaver(cfg)
 	return out, err
+}
+
+// gather hands this rank's result of a save to rank 0.
+func (s *saver) gather(ctx context.Context, mine checkpoint.Result) ([]checkpoint.Result, error) {
+	b, err := json.Marshal(mine)
+	if err != nil {
+		return nil, err
+	}
+	all, err := s.group.Gather(ctx, "shards of a checkpoint", 0, b)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]checkpoint.Result, len(all))
+	for r, b := range all {
+		if err := json.Unmarshal(b, &out[r]); err != nil {
+			return nil, fmt.Errorf("rank %d's shard: %w", r, err)
+		}
+	}
+	return out, nil
 }
 
 // save copies the state and lets it be written in the background.
@@ -83,6 +113,9 @@ func (s *saver) used() bool { return s.saves > 0 }
 func (s *saver) close() {
 	if s.files != nil {
 		s.files.Close()
+	}
+	if s.group != nil {
+		_ = s.group.Close() // nothing is on its way any more
 	}
 }
 
@@ -128,11 +161,11 @@ func (l *loop) resume(ctx context.Context) error {
 	if err := l.restore(c); err != nil {
 		return fmt.Errorf("resuming from %s: %w", path, err)
 	}
+	if l.saver.files != nil {
+		l.saver.files.Resumed(checkpoint.Entry{Step: c.Step(), Path: path})
+		l.saver.lastRun = l.state.Step
+	}
 	if l.env.Rank == 0 {
-		if l.saver.files != nil {
-			l.saver.files.Resumed(checkpoint.Entry{Step: c.Step(), Path: path})
-			l.saver.lastRun = l.state.Step
-		}
 		l.env.Observe(Event{Kind: EventNote, Step: l.state.Step, Text: fmt.Sprintf("resumed from %s at step %d", path, l.state.Step)})
 	}
 	return nil
@@ -155,7 +188,8 @@ func (l *loop) restore(c *checkpoint.Checkpoint) error {
 	if err != nil {
 		return err
 	}
-	if err := l.engine.load(c, tensors); err != nil {
+	// Parameters are whole on every rank unless they are sharded, whatever part of them it writes.
+	if err := l.engine.load(c, append(l.engine.weights(), tensors...)); err != nil {
 		return err
 	}
 	l.state = st
@@ -172,7 +206,7 @@ func (e *engine) load(c *checkpoint.Checkpoint, tensors []checkpoint.Tensor) err
 		if info.DType != t.DType || !slices.Equal(info.Shape, t.Shape) {
 			return fmt.Errorf("%s is %s%v there and %s%v in the recipe", t.Name, info.DType, info.Shape, t.DType, t.Shape)
 		}
-		if err := c.ReadRange(t.Name, 0, t.Data); err != nil {
+		if err := c.ReadRange(t.Name, t.Offset, t.Data); err != nil {
 			return err
 		}
 	}

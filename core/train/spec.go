@@ -89,6 +89,11 @@ type Mesh struct {
 	FirstBucket float64 // size of the first bucket in MB, 1 by default
 	Threads     int     // CPU threads per rank; 0: the usable cores shared among the ranks
 	TimeoutSec  float64 // deadline of a collective, 60 by default
+
+	Zero         int     // what is sharded over the ranks: 0 nothing, 1 optimizer state, 2 gradients too, 3 parameters too
+	KeepGathered bool    // with Zero 3, keep a block's parameters whole between its forward and its backward pass
+	KeepWholeKB  float64 // with Zero 3, groups of parameters below this size in KB stay whole on every rank
+	NoOverlap    bool    // wait for each collective where it starts, to see what overlapping gains
 }
 
 // Evaluate is the evaluation on held-out data.

@@ -1,0 +1,155 @@
+package plan
+
+import (
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"starling/core/comm"
+	"starling/core/device"
+	"starling/core/graph"
+)
+
+// The table of the ZeRO paper (figure 1): 7.5 billion parameters on 64 ranks, mixed precision with Adam.
+func TestEstimateIsThePapersTable(t *testing.T) {
+	for stage, want := range []float64{120, 31.4, 16.6, 1.9} {
+		e := EstimateState(7.5e9, stage, 64, 64, ElementBytes{Weight: 2, Grad: 2, State: 12})
+		if got := e.Total() / 1e9; math.Abs(got-want) > 0.05 {
+			t.Errorf("stage %d: %.2f GB, want %.1f", stage, got, want)
+		}
+	}
+}
+
+// expression writes the canonical sum over a node's lanes with its parentheses.
+func expression(lanes int, node comm.Range) string {
+	left, right, ok := comm.Tree{Lanes: lanes}.Children(node)
+	if !ok {
+		return fmt.Sprint(node.Lo)
+	}
+	return "(" + expression(lanes, left) + "+" + expression(lanes, right) + ")"
+}
+
+// Whatever the number of lanes and ranks, the rounds add in the canonical order.
+func TestRoundsAddInTreeOrder(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		lanes := rapid.IntRange(1, 40).Draw(t, "lanes")
+		world := rapid.IntRange(2, 40).Draw(t, "world")
+		if world > lanes {
+			t.Skip("more ranks than lanes")
+		}
+		rounds, slots, err := planRounds(Settings{Lanes: lanes, MicroBatches: lanes, World: world})
+		if err != nil {
+			t.Fatal(err)
+		}
+		held := make([]string, slots)
+		for _, r := range rounds {
+			for _, s := range r.Sums {
+				if held[s.Slot] != "" {
+					t.Fatalf("slot %d is written while it holds %s", s.Slot, held[s.Slot])
+				}
+				held[s.Slot] = expression(lanes, s.Node)
+			}
+			for _, a := range r.Adds {
+				held[a.Dst], held[a.Src] = "("+held[a.Dst]+"+"+held[a.Src]+")", ""
+			}
+		}
+		want := expression(lanes, comm.Tree{Lanes: lanes}.Root())
+		if held[0] != want || strings.Join(held[1:], "") != "" {
+			t.Fatalf("%d lanes on %d ranks: the rounds leave %q, want %s", lanes, world, held, want)
+		}
+		if aligned := lanes%world == 0 && world&(world-1) == 0; aligned && slots > 1+int(math.Ceil(math.Log2(float64(lanes/world)))) {
+			t.Fatalf("%d lanes on %d ranks need %d partial sums, want at most 1 + log2 of %d", lanes, world, slots, lanes/world)
+		}
+	})
+}
+
+func sharded(world, rank, stage, lanes int) Settings {
+	s := settings(world, rank)
+	s.Zero, s.Lanes, s.MicroBatches = stage, lanes, 12
+	return s
+}
+
+// Every rank's plan is sound at every stage, the ranks' shares make up every parameter, and they are cut where norm blocks end.
+func TestSharesMakeUpEveryParameter(t *testing.T) {
+	g := gpt(t, gptSize{B: 1, T: 8, C: 64, V: 200, Layers: 2, Heads: 2}, true)
+	for _, lanes := range []int{6, 12} {
+		for stage := 1; stage <= 3; stage++ {
+			for world := 2; world <= 5; world++ {
+				owned := map[string]int{}
+				for rank := range world {
+					s := sharded(world, rank, stage, lanes)
+					s.BucketBytes, s.KeepGathered, s.NoOverlap = 60<<10, rank == 1, rank == 2
+					p := mustBuild(t, g, s)
+					forward := gpt(t, gptSize{B: 1, T: 8, C: 64, V: 200, Layers: 2, Heads: 2}, false)
+					if err := p.AddForward("evaluate", forward); err != nil {
+						t.Fatal(err)
+					}
+					if err := Check(p); err != nil {
+						t.Fatal(err)
+					}
+					for _, q := range p.Params {
+						if q.Owned.Len() == 0 {
+							continue
+						}
+						if q.Owned.Lo != owned[q.Name] || q.Owned.Lo%graph.SumSquaresBlock != 0 {
+							t.Fatalf("zero %d, rank %d of %d: %s from element %d, want %d, at a norm block", stage, rank, world, q.Name, q.Owned.Lo, owned[q.Name])
+						}
+						owned[q.Name] = q.Owned.Hi
+					}
+					if rank < world-1 {
+						continue
+					}
+					for _, q := range p.Params {
+						if owned[q.Name] != q.Whole.Shape.Numel() {
+							t.Fatalf("zero %d on %d ranks: %d elements of %s have an owner, of %d", stage, world, owned[q.Name], q.Name, q.Whole.Shape.Numel())
+						}
+					}
+				}
+			}
+		}
+	}
+}
+
+// Collectives run in one order on all ranks, whatever they own: nothing else keeps them from waiting for each other.
+func TestRanksAgreeOnTheOrderOfCollectives(t *testing.T) {
+	g := gpt(t, gptSize{B: 1, T: 8, C: 32, V: 50, Layers: 3, Heads: 2}, true)
+	for stage := 1; stage <= 3; stage++ {
+		var want string
+		for rank := range 4 {
+			p := mustBuild(t, g, sharded(4, rank, stage, 12))
+			var b strings.Builder
+			for _, name := range p.SegmentNames() {
+				for _, in := range p.Segments[name].Instrs {
+					if in.Kind == device.Start {
+						fmt.Fprintf(&b, "%s %s %d\n", name, in.Collective, in.Bucket)
+					}
+				}
+			}
+			if want == "" {
+				want = b.String()
+			}
+			if b.String() != want || want == "" {
+				t.Fatalf("zero %d: rank %d starts\n%srank 0\n%s", stage, rank, b.String(), want)
+			}
+		}
+	}
+}
+
+// At stage 3 no rank has room for the whole model, not even for the time of a step: what is gathered at once is a few blocks.
+func TestGatheredBlocksComeAndGo(t *testing.T) {
+	size := gptSize{B: 1, T: 4, C: 64, V: 20, Layers: 12, Heads: 2}
+	p := mustBuild(t, gpt(t, size, true), sharded(4, 0, 3, 12))
+	s := p.Summary()
+	whole := 4 * s.Parameters
+	if s.GatheredBytes == 0 || s.GatheredBytes > whole/4 {
+		t.Errorf("%d bytes of parameters are gathered at once, want at most a quarter of %d", s.GatheredBytes, whole)
+	}
+	keep := sharded(4, 0, 3, 12)
+	keep.KeepGathered = true
+	if k := mustBuild(t, gpt(t, size, true), keep).Summary(); k.GatheredBytes < whole/2 || k.GatherSentBytes >= s.GatherSentBytes {
+		t.Errorf("kept gathered: %d bytes at once, %d sent; want most of %d, and less than %d sent", k.GatheredBytes, k.GatherSentBytes, whole, s.GatherSentBytes)
+	}
+}

@@ -1,0 +1,314 @@
+package train
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"path/filepath"
+	"testing"
+
+	"starling/core/checkpoint"
+	"starling/core/data"
+	"starling/core/device"
+	"starling/core/graph"
+	"starling/core/plan"
+	"starling/core/tensor"
+)
+
+// wide makes the test's model large enough that its tensors are cut among ranks, with lanes of one micro-batch each where lanes
+// is 12, of two where it is 6.
+func wide(s *Spec, lanes int) {
+	s.Model, s.Data.Lanes, s.Steps = testModel{hidden: 200, classes: 10}, lanes, 6
+	s.Mesh.BucketMB, s.Mesh.FirstBucket = 0.06, 0.002
+}
+
+func TestShardingDoesNotChangeWeights(t *testing.T) {
+	for _, lanes := range []int{6, 12} {
+		base, err := runOn(t, t.Context(), 1, 1, func(_ int, s *Spec, _ *Env) { wide(s, lanes) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		for stage := range 4 {
+			for ranks := 1; ranks <= 5; ranks++ {
+				for _, overlap := range []bool{true, false} {
+					if stage == 0 && !overlap {
+						continue
+					}
+					name := fmt.Sprintf("%d lanes, zero %d on %d ranks, overlap %v", lanes, stage, ranks, overlap)
+					r, err := runOn(t, t.Context(), ranks, 1, func(_ int, s *Spec, _ *Env) {
+						wide(s, lanes)
+						s.Mesh.Zero, s.Mesh.NoOverlap = stage, !overlap
+					})
+					if err != nil {
+						t.Fatalf("%s: %v", name, err)
+					}
+					for i, x := range r {
+						if x.WeightsSHA256 != base[0].WeightsSHA256 || *x.EvalLoss != *base[0].EvalLoss || x.TrainLoss != base[0].TrainLoss {
+							t.Errorf("%s, rank %d: weights %.16s, losses %v and %v; want %.16s, %v and %v as on one rank", name, i,
+								x.WeightsSHA256, x.TrainLoss, *x.EvalLoss, base[0].WeightsSHA256, base[0].TrainLoss, *base[0].EvalLoss)
+						}
+					}
+				}
+			}
+		}
+	}
+}
+
+func TestAResumeMayShardOtherwise(t *testing.T) {
+	type place struct{ ranks, stage int }
+	whole, err := runOn(t, t.Context(), 1, 1, func(_ int, s *Spec, _ *Env) { wide(s, 6) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ first, then place }{
+		{place{1, 0}, place{3, 3}}, {place{4, 3}, place{1, 0}}, {place{3, 1}, place{4, 2}}, {place{2, 2}, place{6, 3}}, {place{4, 3}, place{2, 3}},
+	} {
+		name := fmt.Sprintf("%+v then %+v", c.first, c.then)
+		dir := t.TempDir()
+		ctx, cancel := context.WithCancel(t.Context())
+		_, err := runOn(t, ctx, c.first.ranks, 1, func(rank int, s *Spec, e *Env) {
+			wide(s, 6)
+			s.Mesh.Zero, s.Checkpoint.Every, e.RunDir = c.first.stage, 2, dir
+			s.OnStep = func(m Metrics) (Action, error) {
+				if m["step"] == 5 && rank == 0 {
+					cancel()
+				}
+				return Action{}, nil
+			}
+		})
+		cancel()
+		if err == nil {
+			t.Fatalf("%s: the cancelled run ended without an error", name)
+		}
+		started := -1
+		r, err := runOn(t, t.Context(), c.then.ranks, 1, func(rank int, s *Spec, e *Env) {
+			wide(s, 6)
+			s.Mesh.Zero, e.RunDir, e.Resume = c.then.stage, dir, true
+			if rank == 0 {
+				e.Observe = func(ev Event) {
+					if ev.Kind == EventNote {
+						started = ev.Step
+					}
+				}
+			}
+		})
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if started < 2 {
+			t.Errorf("%s: resumed at step %d, want one of the checkpoints of steps 2 and 4", name, started)
+		}
+		if r[0].WeightsSHA256 != whole[0].WeightsSHA256 {
+			t.Errorf("%s: weights %.16s, want %.16s", name, r[0].WeightsSHA256, whole[0].WeightsSHA256)
+		}
+		// Whatever wrote it, a checkpoint holds every tensor once, whole and without padding.
+		path, _, err := checkpoint.Latest(t.Context(), filepath.Join(dir, CheckpointFolder))
+		if err != nil {
+			t.Fatal(err)
+		}
+		elements := 0
+		for _, x := range path.Tensors() {
+			elements += tensor.Shape(x.Shape).Numel()
+		}
+		path.Close()
+		if want := 3 * int(r[0].Parameters); elements != want {
+			t.Errorf("%s: the checkpoint holds %d elements, want %d: parameters and two moments", name, elements, want)
+		}
+	}
+}
+
+// oddModel has what real models have beside the ordinary: a frozen table, a parameter that no loss reaches, a tied weight, a tensor
+// larger than a bucket, and sizes that no number of ranks divides.
+type oddModel struct{}
+
+func (oddModel) Loss(batch []Input, _ bool) (*graph.Graph, error) {
+	b := graph.NewBuilder()
+	in := map[string]*graph.Value{}
+	for _, i := range batch {
+		in[i.Name] = b.Must(graph.OpInput, graph.InputAttrs{Name: i.Name, DType: i.DType, Shape: graph.MakeDims(i.Shape)})[0]
+	}
+	param := func(name string, frozen bool, shape ...int) *graph.Value {
+		a := graph.ParamAttrs{Name: name, Shape: graph.MakeDims(shape), Init: graph.Init{Kind: graph.InitNormal, B: 0.1}, Frozen: frozen}
+		return b.Must(graph.OpParam, a)[0]
+	}
+	x := in["features"]
+	n := x.Shape[0]
+	width := x.Shape.Numel() / n
+	x = b.Must(graph.OpReshape, graph.ShapeAttrs{Shape: graph.MakeDims([]int{n, width})}, x)[0]
+	param("aux.head", false, 77, 61)
+	x = b.Must(graph.OpAdd, nil, x, param("fixed", true, width))[0]
+	w := param("h.0.w", false, 333, width)
+	x = b.Must(graph.OpLinear, nil, x, w, param("h.0.b", false, 333))[0]
+	x = b.Must(graph.OpGELU, nil, x)[0]
+	x = b.Must(graph.OpLinear, nil, x, b.Must(graph.OpTranspose, graph.PermAttrs{Perm: graph.MakeDims([]int{1, 0})}, w)[0])[0]
+	x = b.Must(graph.OpLinear, nil, x, param("h.1.w", false, 131, width))[0]
+	out := b.Must(graph.OpCrossEntropy, graph.CrossEntropyAttrs{Ignore: -1}, b.Must(graph.OpLinear, nil, x, param("head", false, 10, 131))[0], in["labels"])
+	b.Output("loss", out[0])
+	b.Output("weight", out[1])
+	return b.G, nil
+}
+
+func TestOddParametersAreSharded(t *testing.T) {
+	var hash string
+	for stage := range 4 {
+		warned := 0
+		r, err := runOn(t, t.Context(), 3, 1, func(rank int, s *Spec, e *Env) {
+			s.Model, s.Steps, s.Mesh.Zero, s.Mesh.BucketMB = oddModel{}, 4, stage, 0.02
+			e.RunDir = filepath.Join(t.TempDir(), "run")
+			if rank == 0 {
+				e.Observe = func(ev Event) {
+					if ev.Kind == EventWarning && ev.Text == "parameter aux.head does not reach the loss: it gets no gradient and keeps its initial value" {
+						warned++
+					}
+				}
+			}
+		})
+		if err != nil {
+			t.Fatalf("zero %d: %v", stage, err)
+		}
+		if hash == "" {
+			hash = r[0].WeightsSHA256
+		}
+		if r[0].WeightsSHA256 != hash || warned != 1 {
+			t.Errorf("zero %d: weights %.16s, want %.16s; the unreached parameter was named %d times, want once", stage, r[0].WeightsSHA256, hash, warned)
+		}
+	}
+}
+
+// The formula of the ZeRO paper with fp32 throughout: parameters 4, gradients 4·(1 + log2(lanes of a rank)), moments 8 bytes an
+// element, divided by the ranks from the stage on that shards them.
+func TestShardedStateTakesItsShare(t *testing.T) {
+	const lanes = 8
+	for _, ranks := range []int{1, 2, 4, 8} {
+		for stage := range 4 {
+			s := testSpec(t)
+			s.Model = deepModel{layers: 6, width: 512}
+			s.Data.GlobalBatch, s.Data.MicroBatch, s.Data.Lanes = 16, 2, lanes
+			s.Mesh.Data, s.Mesh.Zero, s.Mesh.BucketMB, s.Mesh.FirstBucket = ranks, stage, 1, 1
+			for rank := range ranks {
+				p, err := Plan(s, ranks, rank)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := plan.Check(p); err != nil {
+					t.Fatalf("zero %d, rank %d of %d: %v", stage, rank, ranks, err)
+				}
+				psi := float64(p.Summary().Parameters)
+				n := func(from int) float64 { // the divisor of what is sharded from a stage on
+					if stage >= from {
+						return float64(ranks)
+					}
+					return 1
+				}
+				grads := 4 * (1 + math.Log2(lanes/float64(ranks))) * psi / n(2)
+				m := PlanMemory(s, p, 0)
+				got := []float64{float64(m.Params), float64(m.State), float64(m.Grads)}
+				if stage >= 2 && ranks > 1 {
+					got[2] = float64(m.Sums)
+				}
+				for i, want := range []float64{4 * psi / n(3), 8 * psi / n(1), grads} {
+					if math.Abs(got[i]-want) > 0.03*want {
+						t.Errorf("zero %d, rank %d of %d: %s takes %.0f bytes, want %.0f within 3%%", stage, rank, ranks,
+							[]string{"parameters", "optimizer state", "gradients"}[i], got[i], want)
+					}
+				}
+				if stage >= 2 && ranks > 1 && m.Grads > 2*2<<20 {
+					t.Errorf("zero %d, rank %d of %d: buckets on their way take %d bytes, want two of about 1 MiB", stage, rank, ranks, m.Grads)
+				}
+			}
+		}
+	}
+}
+
+// A whole-tensor optimizer gets its matrix whole, whatever is sharded.
+func TestWholeTensorOptimizersGetWholeTensors(t *testing.T) {
+	s := testSpec(t)
+	s.Model = deepModel{layers: 3, width: 1024}
+	for stage := 1; stage <= 3; stage++ {
+		s.Mesh.Zero = stage
+		owners := 0
+		for rank := range 4 {
+			set := s.settings(4, rank)
+			update := set.Update
+			set.Update = func(a graph.ParamAttrs) (plan.Update, error) {
+				u, err := update(a)
+				u.Whole = a.Shape.N == 2
+				return u, err
+			}
+			g, err := s.Model.Loss(BatchInputs(s.Data.Source.Fields(), 3), true)
+			if err != nil {
+				t.Fatal(err)
+			}
+			p, err := plan.Build(g, set)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, in := range p.Segments[plan.SegmentUpdate].Instrs {
+				if in.Kind != device.Kernel {
+					continue
+				}
+				owners++
+				for _, o := range in.In[:4] {
+					if len(o.Shape) != 2 {
+						t.Errorf("zero %d, rank %d: the update of a matrix works on %v", stage, rank, o.Type)
+					}
+				}
+			}
+		}
+		if owners != 3 {
+			t.Errorf("zero %d: %d updates on all ranks, want one for each of 3 matrices", stage, owners)
+		}
+	}
+}
+
+func TestSamplesAreDrawnFromShardedModels(t *testing.T) {
+	var texts []string
+	for _, stage := range []int{0, 3} {
+		_, err := runOn(t, t.Context(), 3, 1, func(rank int, s *Spec, e *Env) {
+			s.Mesh.Zero, s.Steps, s.Model = stage, 2, tokenModel{}
+			s.Samples = []Sample{{Forward: tokenModel{}.forward, Tokenizer: data.Bytes{}, Context: 4, Prompt: "ab", Tokens: 5, Temperature: 1}}
+			if rank == 0 {
+				e.Observe = func(ev Event) {
+					if ev.Kind == EventSample {
+						texts = append(texts, ev.Text)
+					}
+				}
+			}
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(texts) != 2 || texts[0] != texts[1] || texts[0] == "" {
+		t.Errorf("samples %q, want two that are equal", texts)
+	}
+}
+
+// tokenModel shares one table between a classifier and a model of tokens.
+type tokenModel struct{}
+
+func (tokenModel) table(b *graph.Builder) *graph.Value {
+	return b.Must(graph.OpParam, graph.ParamAttrs{Name: "table", Shape: graph.MakeDims([]int{256, 144}), Init: graph.Init{Kind: graph.InitNormal, B: 1}})[0]
+}
+
+func (m tokenModel) Loss(batch []Input, _ bool) (*graph.Graph, error) {
+	b := graph.NewBuilder()
+	in := map[string]*graph.Value{}
+	for _, i := range batch {
+		in[i.Name] = b.Must(graph.OpInput, graph.InputAttrs{Name: i.Name, DType: i.DType, Shape: graph.MakeDims(i.Shape)})[0]
+	}
+	x := in["features"]
+	x = b.Must(graph.OpReshape, graph.ShapeAttrs{Shape: graph.MakeDims([]int{x.Shape[0], 144})}, x)[0]
+	out := b.Must(graph.OpCrossEntropy, graph.CrossEntropyAttrs{Ignore: -1}, b.Must(graph.OpLinear, nil, x, m.table(b))[0], in["labels"])
+	b.Output("loss", out[0])
+	b.Output("weight", out[1])
+	return b.G, nil
+}
+
+func (m tokenModel) forward(in Input) (*graph.Graph, error) {
+	b := graph.NewBuilder()
+	tokens := b.Must(graph.OpInput, graph.InputAttrs{Name: in.Name, DType: in.DType, Shape: graph.MakeDims(in.Shape)})[0]
+	table := m.table(b)
+	b.Output("logits", b.Must(graph.OpLinear, nil, b.Must(graph.OpEmbedding, nil, table, tokens)[0], table)[0])
+	return b.G, nil
+}
