@@ -118,7 +118,7 @@ func gpt(t testing.TB, s gptSize, training bool) *graph.Graph {
 
 // adamw gives matrices group 0 and everything else group 1.
 func adamw(p graph.ParamAttrs) (Update, error) {
-	u := Update{Op: graph.OpAdamW, Attrs: graph.AdamWAttrs{}, Slots: []Slot{{"m", 0}, {"v", 0}}}
+	u := Update{Op: graph.OpAdamW, Attrs: graph.AdamWAttrs{}, Slots: []Slot{{Name: "m"}, {Name: "v"}}}
 	if p.Shape.N < 2 {
 		u.Group = 1
 	}

@@ -136,6 +136,9 @@ func (p *Param) OwnedPlace() device.Operand {
 	return o
 }
 
+// External reports whether the parameter's update is made outside the program.
+func (p *Param) External() bool { return p.Trained() && p.update.External }
+
 // SlotPlace is a piece of optimizer state with its place in State.
 type SlotPlace struct {
 	Slot
@@ -337,7 +340,7 @@ func (p *Plan) placeState() error {
 		if err != nil {
 			return fmt.Errorf("optimizer for parameter %s%s: %w", q.Name, inBlock(q.Block), err)
 		}
-		if u.Op == nil || u.Group < 0 {
+		if u.Op == nil && !u.External || u.Group < 0 {
 			return fmt.Errorf("optimizer for parameter %s%s: the update has no operation or a negative group", q.Name, inBlock(q.Block))
 		}
 		q.update, q.Group = u, u.Group
@@ -355,6 +358,9 @@ func (p *Plan) placeState() error {
 			for k := range q.Slots {
 				if s := &q.Slots[k]; s.Name == name {
 					t := q.ownedType()
+					if s.Own && q.updated() {
+						t.Shape = append(tensor.Shape{}, s.Shape...)
+					}
 					s.Place = device.Operand{Type: t, Space: device.State, Offset: p.alloc(device.State, t.Bytes())}
 				}
 			}

@@ -311,7 +311,7 @@ func TestMismatchesAreNamed(t *testing.T) {
 		{"optimizer of another arity", func() error {
 			s := settings(1, 0)
 			s.Update = func(graph.ParamAttrs) (Update, error) {
-				return Update{Op: graph.OpAdamW, Attrs: graph.AdamWAttrs{}, Slots: []Slot{{"m", 0}}}, nil
+				return Update{Op: graph.OpAdamW, Attrs: graph.AdamWAttrs{}, Slots: []Slot{{Name: "m"}}}, nil
 			}
 			_, err := Build(build(train), s)
 			return err

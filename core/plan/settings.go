@@ -52,12 +52,18 @@ type Update struct {
 	// Whole says that the operation looks at the parameter as a whole, such as a matrix: it is never cut among ranks.
 	// Other operations work element by element.
 	Whole bool
+	// External says that there is no operation: whoever runs the plan renews the part Owned before it runs the update
+	// segment.
+	External bool
 }
 
-// Slot is one piece of optimizer state of the parameter's shape, stored as <parameter>/<Name>.
+// Slot is one piece of optimizer state, stored as <parameter>/<Name>.
 type Slot struct {
 	Name string
 	Init float64
+	// Own says that Shape is its shape, else it has the parameter's. Only external updates of whole parameters have such slots.
+	Own   bool
+	Shape []int
 }
 
 // DefaultLanes is the number of lanes where the recipe names none: one for each micro-batch, sixteen at most.

@@ -101,6 +101,9 @@ func (p *Plan) buildUpdate(*State) error {
 	}
 	unitOf := map[*graph.Node]int{}
 	for _, q := range p.inUpdateOrder() {
+		if q.External() {
+			continue
+		}
 		before := len(b.G.Nodes)
 		if err := q.applyUpdate(b, rows); err != nil {
 			return fmt.Errorf("optimizer for parameter %s: %w", q.Name, err)

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"math"
+	"os"
 	"slices"
 	"time"
 
@@ -29,6 +30,8 @@ type engine struct {
 	micro    []*device.Bound // one for each gradient buffer
 	norm     *device.Bound
 	update   *device.Bound
+	external *externals
+	files    map[device.Arena]*os.File // of the arenas that plugins map
 	lanes    []plan.LaneStep
 	schedule []int // the micro-batches of this rank, ascending
 
@@ -63,12 +66,16 @@ func newEngine(s *Spec, env *Env) (*engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &engine{spec: s, env: env, plan: p, dev: env.Device}
+	e := &engine{spec: s, env: env, plan: p, dev: env.Device, files: map[device.Arena]*os.File{}}
 	if err := e.allocate(); err != nil {
 		e.close()
 		return nil, err
 	}
 	if err := e.bind(); err != nil {
+		e.close()
+		return nil, err
+	}
+	if e.external, err = newExternals(e); err != nil {
 		e.close()
 		return nil, err
 	}
@@ -99,25 +106,26 @@ func newEngine(s *Spec, env *Env) (*engine, error) {
 
 // allocate makes every arena; nothing is allocated after it.
 func (e *engine) allocate() error {
+	shared := usesPlugins(e.plan)
 	for s := range device.NumSpaces {
 		if s == device.Grads || s == device.Sums {
 			continue
 		}
-		a, err := e.dev.Alloc(s.String(), e.plan.ArenaBytes[s])
+		a, err := e.alloc(s.String(), e.plan.ArenaBytes[s], shared && (s == device.Params || s == device.State))
 		if err != nil {
 			return fmt.Errorf("allocating %d bytes for %v: %w", e.plan.ArenaBytes[s], s, err)
 		}
 		e.mem.Arenas[s] = a
 	}
 	for i := range e.plan.GradBuffers {
-		a, err := e.dev.Alloc(fmt.Sprintf("grads %d", i), e.plan.ArenaBytes[device.Grads])
+		a, err := e.alloc(fmt.Sprintf("grads %d", i), e.plan.ArenaBytes[device.Grads], shared && i == 0)
 		if err != nil {
 			return fmt.Errorf("allocating %d bytes for gradient buffer %d of %d: %w", e.plan.ArenaBytes[device.Grads], i+1, e.plan.GradBuffers, err)
 		}
 		e.grads = append(e.grads, a)
 	}
 	for i := range e.plan.SumBuffers {
-		a, err := e.dev.Alloc(fmt.Sprintf("sums %d", i), e.plan.ArenaBytes[device.Sums])
+		a, err := e.alloc(fmt.Sprintf("sums %d", i), e.plan.ArenaBytes[device.Sums], shared && i == 0)
 		if err != nil {
 			return fmt.Errorf("allocating %d bytes for partial sums %d of %d: %w", e.plan.ArenaBytes[device.Sums], i+1, e.plan.SumBuffers, err)
 		}
@@ -296,6 +304,10 @@ func (e *engine) finishStep(ctx context.Context, step int, rate float64, stop bo
 	for g, row := range e.hyper {
 		e.spec.Optimizer.Hyper(row, g, step, rate, scale)
 	}
+	// The update segment ends with what makes every rank whole again, so plugins come first.
+	if err := e.external.step(ctx, step, scale, e.hyper); err != nil {
+		return out, err
+	}
 	if err := e.update.Run(&device.Env{Comm: e.collect}); err != nil {
 		return out, err
 	}
@@ -381,7 +393,11 @@ func (e *engine) tensors() ([]checkpoint.Tensor, error) {
 		}
 		out = append(out, e.piece(p.Name, &p, p.OwnedPlace()))
 		for _, s := range p.Slots {
-			out = append(out, e.piece(s.Key, &p, s.Place))
+			t := e.piece(s.Key, &p, s.Place)
+			if s.Own {
+				t.Shape, t.Offset = s.Place.Shape, 0
+			}
+			out = append(out, t)
 		}
 	}
 	for _, t := range out {
@@ -445,6 +461,9 @@ func (e *engine) hash(ctx context.Context) (string, error) {
 }
 
 func (e *engine) close() {
+	if e.external != nil {
+		e.external.close()
+	}
 	for _, a := range e.mem.Arenas {
 		if a != nil {
 			a.Free()

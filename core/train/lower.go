@@ -6,6 +6,7 @@ import (
 
 	"starling/core/data"
 	"starling/core/graph"
+	"starling/core/optim"
 	"starling/core/plan"
 	"starling/core/tensor"
 )
@@ -62,14 +63,22 @@ func (s *Spec) settings(world, rank int) plan.Settings {
 		KeepWholeBytes:   int64(s.Mesh.KeepWholeKB * (1 << 10)),
 		NoOverlap:        s.Mesh.NoOverlap,
 		Update: func(a graph.ParamAttrs) (plan.Update, error) {
-			u := s.Optimizer.Update(a)
-			op, err := graph.Lookup(u.Op)
-			if err != nil {
-				return plan.Update{}, fmt.Errorf("optimizer: %w", err)
+			if t, ok := s.Optimizer.(optim.Taker); ok {
+				if err := t.Takes(a); err != nil {
+					return plan.Update{}, err
+				}
 			}
-			out := plan.Update{Op: op, Attrs: u.Attrs, Group: u.Group}
+			u := s.Optimizer.Update(a)
+			out := plan.Update{Attrs: u.Attrs, Group: u.Group, Whole: u.Whole, External: u.External != nil}
+			if !out.External {
+				op, err := graph.Lookup(u.Op)
+				if err != nil {
+					return plan.Update{}, fmt.Errorf("optimizer: %w", err)
+				}
+				out.Op = op
+			}
 			for _, x := range u.Slots {
-				out.Slots = append(out.Slots, plan.Slot{Name: x.Name, Init: x.Init})
+				out.Slots = append(out.Slots, plan.Slot{Name: x.Name, Init: x.Init, Own: x.Own, Shape: x.Shape})
 			}
 			return out, nil
 		},

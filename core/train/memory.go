@@ -61,7 +61,7 @@ func snapshotBytes(p *plan.Plan) int64 {
 // memory is what this rank planned, and the high-water mark of what its programs and buffers really use.
 func (l *loop) memory() (planned, used int64) {
 	p := l.engine.plan
-	m := PlanMemory(l.spec, p, l.env.Device.ScratchBytes())
+	m := PlanMemory(l.spec, p, l.env.Device.ScratchBytes()+l.engine.external.scratchBytes())
 	planned = m.Total()
 	used = planned
 	var marks [device.NumSpaces]int64

@@ -120,6 +120,10 @@ func (l *loop) prepare(ctx context.Context) error {
 	if l.engine, err = newEngine(s, &l.env); err != nil {
 		return err
 	}
+	l.env.Status("starting plugins")
+	if err := l.engine.external.start(ctx); err != nil {
+		return s.place("optimizer", err)
+	}
 	if l.env.Rank == 0 {
 		l.env.Observe(Event{Kind: EventPlan, Text: l.engine.plan.Summary().Line()})
 		for _, note := range l.engine.plan.Notes {
