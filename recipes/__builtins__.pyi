@@ -453,8 +453,21 @@ class optim:
         ...
 
     @staticmethod
+    def mix(choices, rest):
+        """several optimizers: choices is a list of pairs (pattern, optimizer), each parameter goes to the first whose pattern matches its name and that takes its shape, the others to rest"""
+        ...
+
+    @staticmethod
     def group(pattern, lr_scale = 1.0, weight_decay = None):
         """other settings for the parameters whose name matches a glob, such as "h.*.bias"; the first group that matches wins"""
+        ...
+
+class plugin:
+    """extensions that are programs of their own"""
+
+    @staticmethod
+    def optimizer(name, lr, groups = [], *args, **kwargs):
+        """an optimizer that is a program of its own, found by its name in the folder plugins beside the recipe, the user's folder or --plugin-dir; hypers are its own, runtime plugin info NAME lists them"""
         ...
 
 class schedule:
@@ -497,8 +510,8 @@ class parallel:
     """placement"""
 
     @staticmethod
-    def mesh(data = 1, bucket_mb = 25.0, first_bucket_mb = 1.0, threads = 0, timeout = 60.0):
-        """placement, which changes no result: data-parallel ranks, the size of gradient buckets, CPU threads a rank (0: the cores shared out), seconds until a collective gives up"""
+    def mesh(data = 1, bucket_mb = 25.0, first_bucket_mb = 1.0, threads = 0, timeout = 60.0, zero = 0, overlap = True, keep_gathered = False, keep_whole_kb = 0.0):
+        """placement, which changes no result: data-parallel ranks, the size of gradient buckets, CPU threads a rank (0: the cores shared out), seconds until a collective gives up; zero shards over the ranks 0 nothing, 1 the optimizer's state, 2 gradients too, 3 parameters too; overlap lets communication run beside computation; with zero = 3 keep_gathered keeps a block's parameters from its forward to its backward pass, and groups of parameters below keep_whole_kb stay whole"""
         ...
 
 class action:

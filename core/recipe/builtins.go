@@ -26,6 +26,7 @@ func namespaces() []namespace {
 		{"init", "initial values of parameters, drawn by the parameter's name", initDeclarations()},
 		{"ops", "differentiable primitives", opsDeclarations()},
 		{"optim", "optimizers", optimDeclarations()},
+		{"plugin", "extensions that are programs of their own", pluginDeclarations()},
 		{"schedule", "learning rates over the optimizer steps", scheduleDeclarations()},
 		{"precision", "number formats", precisionDeclarations()},
 		{"parallel", "placement", parallelDeclarations()},

@@ -130,6 +130,7 @@ func optimDeclarations() []declaration {
 	return []declaration{
 		{"adamw(lr, betas = (0.9, 0.999), eps = 1e-8, weight_decay = 0.01, groups = [])", "Adam with decoupled weight decay; lr is a number or a schedule; one-dimensional parameters get no decay", optimAdamW},
 		{"sgd(lr, momentum = 0.0, dampening = 0.0, nesterov = False, weight_decay = 0.0, groups = [])", "stochastic gradient descent; lr is a number or a schedule", optimSGD},
+		{"mix(choices, rest)", "several optimizers: choices is a list of pairs (pattern, optimizer), each parameter goes to the first whose pattern matches its name and that takes its shape, the others to rest", optimMix},
 		{"group(pattern, lr_scale = 1.0, weight_decay = None)", `other settings for the parameters whose name matches a glob, such as "h.*.bias"; the first group that matches wins`, optimGroup},
 	}
 }
