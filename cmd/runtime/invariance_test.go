@@ -44,12 +44,19 @@ func TestInvariance(t *testing.T) {
 		{"3 processes", []string{"--set", "ranks=3"}, ""},
 		{"4 processes", []string{"--set", "ranks=4"}, ""},
 		{"4 processes over TCP", []string{"--set", "ranks=4", "--listen", "tcp:127.0.0.1:0"}, ""},
+		{"3 processes over Unix sockets", []string{"--set", "ranks=3", "--transport", "unix"}, ""},
+		{"4 processes in shared memory beside TCP", []string{"--set", "ranks=4", "--listen", "tcp:127.0.0.1:0", "--transport", "shm"}, ""},
 		{"1 rank of 2 threads", []string{"--set", "ranks=1", "--threads", "2"}, ""},
 		{"1 rank of 4 threads", []string{"--set", "ranks=1", "--threads", "4"}, ""},
 		{"2 ranks in process", []string{"--set", "ranks=2", "--in-process"}, ""},
 		{"3 ranks in process", []string{"--set", "ranks=3", "--in-process", "--threads", "2"}, ""},
 		{"6 ranks in process", []string{"--set", "ranks=6", "--in-process"}, ""},
 		{"small buckets", []string{"--set", "ranks=2", "--set", "bucket_mb=0.02"}, ""},
+		{"zero 1 on 2 ranks", []string{"--set", "ranks=2", "--set", "zero=1"}, ""},
+		{"zero 2 on 3 ranks", []string{"--set", "ranks=3", "--set", "zero=2"}, ""},
+		{"zero 3 on 2 ranks", []string{"--set", "ranks=2", "--set", "zero=3", "--in-process"}, ""},
+		{"zero 3 on 4 ranks", []string{"--set", "ranks=4", "--set", "zero=3"}, ""},
+		{"zero 3 on 4 ranks over TCP without overlap", []string{"--set", "ranks=4", "--set", "zero=3", "--set", "overlap=False", "--listen", "tcp:127.0.0.1:0"}, ""},
 		{"AVX2 kernels", []string{"--set", "ranks=2"}, "avx2"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -84,7 +91,7 @@ func TestInvariance(t *testing.T) {
 			args := []string{"exec", invarianceRecipe(), "--run-dir", dir, "--set", "checkpoint=3"}
 			kills := 0
 			for done := false; !done; {
-				now := append(args, "--set", ranksArg(1+random.IntN(4)))
+				now := append(args, "--set", ranksArg(1+random.IntN(4)), "--set", "zero="+strconv.Itoa(random.IntN(4)))
 				if _, err := os.Stat(filepath.Join(dir, "run.json")); err == nil {
 					now = append(now, "--resume")
 				} else if err := os.RemoveAll(dir); err != nil { // killed before the run was recorded

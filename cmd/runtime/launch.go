@@ -33,6 +33,7 @@ type job struct {
 	Timeout         float64 // seconds that a collective may stall; 0: the default
 	Listen          string  // see cluster.Config
 	StepsOnly       int     // if not 0, so many steps and nothing else: a benchmark
+	Transport       string  // see cluster.Config
 }
 
 const envJob = "STARLING_JOB"
@@ -48,8 +49,9 @@ type report struct {
 // launch runs the ranks of a job: one in this process, several as worker processes or as goroutines.
 func launch(ctx context.Context, j job, spec *train.Spec, inProcess bool, show *display) (*train.Result, error) {
 	cfg := cluster.Config{
-		Ranks:  j.World,
-		Listen: j.Listen,
+		Ranks:     j.World,
+		Listen:    j.Listen,
+		Transport: j.Transport,
 		OnEvent: func(rank int, b []byte) {
 			var e train.Event
 			if json.Unmarshal(b, &e) == nil {
@@ -187,6 +189,9 @@ func runRank(ctx context.Context, w *cluster.Worker, j job, spec *train.Spec) er
 		Started: time.Unix(0, j.StartedUnixNano), Stop: w.StopRequested(), Observe: observe, Status: w.Status,
 	}
 	if j.World > 1 {
+		if w.Rank() == 0 {
+			observe(train.Event{Kind: train.EventNote, Text: "ranks connected by " + w.Transport().String()})
+		}
 		ranks := make([]int, j.World)
 		for r := range ranks {
 			ranks[r] = r

@@ -21,6 +21,9 @@ import (
 
 func main() {
 	started := time.Now()
+	if isBenchWorker() {
+		os.Exit(benchWorkerMain())
+	}
 	if isWorker() {
 		os.Exit(workerMain())
 	}

@@ -1,0 +1,305 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"starling/core/cluster"
+)
+
+// benchCommOptions are the flags of bench comm.
+type benchCommOptions struct {
+	ranks, sizes, transports, ops []string
+	seconds                       float64
+	rounds                        int
+	gloo, mpi                     string
+}
+
+func newBenchComm() *cobra.Command {
+	o := benchCommOptions{}
+	c := &cobra.Command{
+		Use:   "comm",
+		Short: "Measure the collectives of ranks on this machine",
+		Long: `Measure the collectives of rank processes on this machine, through the handles that training uses.
+
+Each row is an operation over one transport: the median time of the slowest rank; algbw, the vector's bytes by that time;
+busbw, the bytes a link must carry at least by that time (algbw · 2(N-1)/N for all_reduce). Beside it, measured in the same
+round: copy, the time in which every rank copies a vector of that size, as a fraction of the row's time (1.0 is the limit of
+the memory); raw, the time in which two processes exchange as many bytes over TCP, both directions busy, likewise.
+
+--gloo and --mpi name commands of peers to measure in the same rounds (testdata/peers); {ranks} stands for the number of
+ranks. Their columns say how many times faster than the peer a row is.`,
+		Example: `  runtime bench comm
+  runtime bench comm --ranks 2 --sizes 4K,1M,64M --transports shm --json
+  runtime bench comm --gloo 'python3 testdata/peers/gloo_allreduce.py --serve --ranks {ranks}' \
+      --mpi 'mpirun -np {ranks} ./mpi_allreduce 0.3'`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			rows, err := benchComm(c.Context(), o, c.ErrOrStderr())
+			if err != nil {
+				return err
+			}
+			return show(c, rows, func() string { return benchTable(rows) })
+		},
+	}
+	f := c.Flags()
+	f.StringSliceVar(&o.ranks, "ranks", []string{"2", "4"}, "numbers of ranks")
+	f.StringSliceVar(&o.sizes, "sizes", []string{"4K", "64K", "1M", "16M", "64M", "256M"}, "sizes of the vector in bytes, with K or M")
+	f.StringSliceVar(&o.transports, "transports", []string{"shm", "tcp"}, "shm, unix, tcp")
+	f.StringSliceVar(&o.ops, "ops", []string{"all_reduce"}, strings.Join(benchOps, ", "))
+	f.Float64Var(&o.seconds, "seconds", 0.3, "time spent on each measurement of a round")
+	f.IntVar(&o.rounds, "rounds", 3, "measurements of each row, interleaved; the median counts")
+	f.StringVar(&o.gloo, "gloo", "", "`command` of testdata/peers/gloo_allreduce.py --serve")
+	f.StringVar(&o.mpi, "mpi", "", "`command` of testdata/peers/mpi_allreduce.c")
+	return c
+}
+
+// benchRow is one line of the table.
+type benchRow struct {
+	Op        string  `json:"op"`
+	Transport string  `json:"transport"`
+	Ranks     int     `json:"ranks"`
+	Bytes     int     `json:"bytes"`
+	Seconds   float64 `json:"seconds"`
+	AlgBW     float64 `json:"algbw"` // bytes/s
+	BusBW     float64 `json:"busbw"`
+	Copy      float64 `json:"copy,omitempty"` // seconds of a copy by every rank / Seconds
+	Raw       float64 `json:"raw,omitempty"`  // seconds of a raw exchange of as many bytes / Seconds
+	Gloo      float64 `json:"gloo,omitempty"` // seconds of the peer / Seconds
+	MPI       float64 `json:"mpi,omitempty"`
+}
+
+// parseSize reads a size such as 64M.
+func parseSize(s string) (int, error) {
+	digits, shift := strings.TrimSuffix(s, "B"), 0
+	for unit, n := range map[string]int{"K": 10, "M": 20, "G": 30} {
+		if d, ok := strings.CutSuffix(digits, unit); ok {
+			digits, shift = d, n
+		}
+	}
+	n, err := strconv.Atoi(digits)
+	if err != nil || n < 0 || n > 1<<33>>shift {
+		return 0, fmt.Errorf("size %q: want a number of bytes up to 8G, such as 4096, 64K or 256M", s)
+	}
+	return n << shift, nil
+}
+
+func (o benchCommOptions) parse() (ranks, sizes []int, err error) {
+	for _, s := range o.ranks {
+		n, err := strconv.Atoi(s)
+		if err != nil || n < 2 || n > 256 {
+			return nil, nil, fmt.Errorf("--ranks %q: want numbers from 2 to 256", s)
+		}
+		ranks = append(ranks, n)
+	}
+	for _, s := range o.sizes {
+		n, err := parseSize(s)
+		if err != nil {
+			return nil, nil, fmt.Errorf("--sizes: %w", err)
+		}
+		sizes = append(sizes, n)
+	}
+	for _, t := range o.transports {
+		if !slices.Contains([]string{"shm", "unix", "tcp"}, t) {
+			return nil, nil, fmt.Errorf("--transports %q: choose shm, unix or tcp", t)
+		}
+	}
+	for _, op := range o.ops {
+		if !slices.Contains(benchOps, op) {
+			return nil, nil, fmt.Errorf("--ops %q: choose from %s", op, strings.Join(benchOps, ", "))
+		}
+	}
+	if o.rounds < 1 || o.seconds <= 0 {
+		return nil, nil, errors.New("--rounds and --seconds must be positive")
+	}
+	return ranks, sizes, nil
+}
+
+// benchComm measures every row, the transports and peers of a size one after another, several rounds of it.
+func benchComm(ctx context.Context, o benchCommOptions, progress io.Writer) ([]benchRow, error) {
+	ranks, sizes, err := o.parse()
+	if err != nil {
+		return nil, &exitError{2, err}
+	}
+	var rows []benchRow
+	for _, n := range ranks {
+		peers := map[string]*peerProcess{}
+		for name, command := range map[string]string{"gloo": o.gloo, "mpi": o.mpi} {
+			if command == "" {
+				continue
+			}
+			p, err := startPeer(ctx, strings.ReplaceAll(command, "{ranks}", strconv.Itoa(n)))
+			if err != nil {
+				return nil, fmt.Errorf("--%s: %w", name, err)
+			}
+			defer p.stop()
+			peers[name] = p
+		}
+		for _, size := range sizes {
+			fmt.Fprintf(progress, "\rmeasuring %d ranks, %s   ", n, bytesText(int64(size)))
+			some, err := o.size(ctx, n, size, peers)
+			if err != nil {
+				return nil, err
+			}
+			rows = append(rows, some...)
+		}
+		for _, p := range peers {
+			p.stop()
+		}
+	}
+	fmt.Fprint(progress, "\r")
+	return rows, nil
+}
+
+// size measures the rows of one size.
+func (o benchCommOptions) size(ctx context.Context, ranks, size int, peers map[string]*peerProcess) ([]benchRow, error) {
+	times, theirs := map[benchTask][]benchTimes{}, map[string][]float64{}
+	for range o.rounds {
+		for _, op := range o.ops {
+			for _, transport := range o.transports {
+				task := benchTask{Op: op, Transport: transport, Ranks: ranks, Bytes: size, Seconds: o.seconds}
+				t, err := runBenchTask(ctx, task)
+				if err != nil {
+					return nil, fmt.Errorf("%s over %s, %d ranks, %d bytes: %w", op, transport, ranks, size, err)
+				}
+				times[task] = append(times[task], t)
+			}
+		}
+		for name, p := range peers {
+			s, err := p.measure(size)
+			if err != nil {
+				return nil, fmt.Errorf("--%s: %w", name, err)
+			}
+			theirs[name] = append(theirs[name], s)
+		}
+	}
+	var rows []benchRow
+	for _, op := range o.ops {
+		for _, transport := range o.transports {
+			all := times[benchTask{Op: op, Transport: transport, Ranks: ranks, Bytes: size, Seconds: o.seconds}]
+			seconds := medianOf(all, func(t benchTimes) float64 { return t.Seconds })
+			over := func(s float64) float64 { return s / seconds }
+			row := benchRow{Op: op, Transport: transport, Ranks: ranks, Bytes: size, Seconds: seconds, AlgBW: float64(size) / seconds,
+				Copy: over(medianOf(all, func(t benchTimes) float64 { return t.Copy })),
+				Raw:  over(medianOf(all, func(t benchTimes) float64 { return t.Raw }))}
+			row.BusBW = row.AlgBW * float64(ranks-1) / float64(ranks)
+			if op == "all_reduce" {
+				row.BusBW *= 2
+				row.Gloo = over(medianOf(theirs["gloo"], func(s float64) float64 { return s }))
+				row.MPI = over(medianOf(theirs["mpi"], func(s float64) float64 { return s }))
+			}
+			rows = append(rows, row)
+		}
+	}
+	return rows, nil
+}
+
+func medianOf[T any](all []T, f func(T) float64) float64 {
+	v := make([]float64, len(all))
+	for i, x := range all {
+		v[i] = f(x)
+	}
+	return median(v)
+}
+
+func benchTable(rows []benchRow) string {
+	var lines [][]string
+	ratio := func(v float64) string {
+		if v == 0 {
+			return "-"
+		}
+		return fmt.Sprintf("%.2f", v)
+	}
+	for _, r := range rows {
+		lines = append(lines, []string{r.Op, r.Transport, strconv.Itoa(r.Ranks), strconv.Itoa(r.Bytes),
+			time.Duration(r.Seconds * 1e9).Round(10 * time.Nanosecond).String(),
+			fmt.Sprintf("%.2f GB/s", r.AlgBW/1e9), fmt.Sprintf("%.2f GB/s", r.BusBW/1e9),
+			ratio(r.Copy), ratio(r.Raw), ratio(r.Gloo), ratio(r.MPI)})
+	}
+	return columns([]string{"op", "transport", "ranks", "bytes", "time", "algbw", "busbw", "copy", "raw", "gloo", "mpi"}, lines)
+}
+
+// peerProcess is another library's benchmark, which takes sizes on its standard input and answers with times.
+type peerProcess struct {
+	cmd *exec.Cmd
+	in  io.WriteCloser
+	out *bufio.Scanner
+}
+
+func startPeer(ctx context.Context, command string) (*peerProcess, error) {
+	p := &peerProcess{cmd: exec.CommandContext(ctx, "sh", "-c", "exec "+command)}
+	p.cmd.Stderr = os.Stderr
+	out, err := p.cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if p.in, err = p.cmd.StdinPipe(); err != nil {
+		return nil, err
+	}
+	if err := p.cmd.Start(); err != nil {
+		return nil, err
+	}
+	p.out = bufio.NewScanner(out)
+	if !p.out.Scan() {
+		p.stop()
+		return nil, fmt.Errorf("%q ended before it was ready", command)
+	}
+	return p, nil
+}
+
+func (p *peerProcess) measure(size int) (float64, error) {
+	if _, err := fmt.Fprintln(p.in, size); err != nil {
+		return 0, err
+	}
+	if !p.out.Scan() {
+		return 0, errors.New("the peer ended")
+	}
+	var r struct{ Seconds float64 }
+	if err := json.Unmarshal(p.out.Bytes(), &r); err != nil || r.Seconds <= 0 {
+		return 0, fmt.Errorf("the peer answered %q", p.out.Text())
+	}
+	return r.Seconds, nil
+}
+
+// stop ends the peer by the end of its input.
+func (p *peerProcess) stop() {
+	_ = p.in.Close()
+	_ = p.cmd.Wait()
+}
+
+// runBenchTask starts the ranks of one measurement and returns what they found.
+func runBenchTask(ctx context.Context, task benchTask) (benchTimes, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return benchTimes{}, err
+	}
+	text, err := json.Marshal(task)
+	if err != nil {
+		return benchTimes{}, err
+	}
+	results, err := cluster.Launch(ctx, cluster.Config{
+		Ranks: task.Ranks, Transport: task.Transport,
+		Command: func(int) *exec.Cmd {
+			c := exec.Command(self)
+			c.Env = append(os.Environ(), envBenchComm+"="+string(text))
+			return c
+		},
+	})
+	if err != nil {
+		return benchTimes{}, err
+	}
+	var t benchTimes
+	return t, json.Unmarshal(results[0], &t)
+}

@@ -1,0 +1,208 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"slices"
+	"time"
+
+	"starling/core/cluster"
+	"starling/core/comm"
+)
+
+// One measurement of bench comm, as a rank process sees it.
+
+const envBenchComm = "STARLING_BENCH_COMM"
+
+var benchOps = []string{"all_reduce", "reduce_scatter", "all_gather", "broadcast", "barrier"}
+
+// benchTask travels to the ranks in the environment.
+type benchTask struct {
+	Op, Transport string
+	Ranks, Bytes  int
+	Seconds       float64
+}
+
+// benchTimes are the medians of the slowest rank's times, in seconds.
+type benchTimes struct {
+	Seconds float64
+	Copy    float64 // every rank copies Bytes
+	Raw     float64 // two ranks exchange Bytes over a bare TCP connection; 0 for other transports and numbers of ranks
+}
+
+func isBenchWorker() bool { return os.Getenv(envBenchComm) != "" && cluster.IsWorker() }
+
+func benchWorkerMain() int {
+	err := func() error {
+		var task benchTask
+		if err := json.Unmarshal([]byte(os.Getenv(envBenchComm)), &task); err != nil {
+			return fmt.Errorf("%s: %w", envBenchComm, err)
+		}
+		w, err := cluster.Join(context.Background(), cluster.JoinConfig{Digest: "bench comm", Class: arithmeticClass()})
+		if err != nil {
+			return err
+		}
+		makeRoom(1)
+		t, err := task.run(w)
+		if err != nil {
+			return w.Fail(err)
+		}
+		b, err := json.Marshal(t)
+		if err != nil {
+			return w.Fail(err)
+		}
+		return w.Done(b)
+	}()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}
+
+func (t benchTask) run(w *cluster.Worker) (times benchTimes, err error) {
+	ctx := w.Context()
+	ranks := make([]int, t.Ranks)
+	for r := range ranks {
+		ranks[r] = r
+	}
+	g, err := comm.NewGroup(w.Transport(), "bench", ranks, comm.Options{})
+	if err != nil {
+		return times, err
+	}
+	defer g.Close()
+	n := max(t.Bytes/4, 1)
+	buf := make([]float32, n)
+	for i := range buf {
+		buf[i] = 1e-30 // sums stay finite and normal however often it is reduced
+	}
+	op, err := t.prepare(g, buf)
+	if err != nil {
+		return times, err
+	}
+	if times.Seconds, err = repeat(ctx, g, t.Seconds, op); err != nil {
+		return times, err
+	}
+	dst := make([]float32, n)
+	if times.Copy, err = repeat(ctx, g, t.Seconds/2, func() error { copy(dst, buf); return nil }); err != nil {
+		return times, err
+	}
+	if t.Transport == "tcp" && t.Ranks == 2 {
+		times.Raw, err = rawExchange(ctx, g, t.Seconds/2, comm.Bytes32(buf), comm.Bytes32(dst))
+	}
+	return times, err
+}
+
+// prepare returns what is repeated.
+func (t benchTask) prepare(g *comm.Group, buf []float32) (func() error, error) {
+	ctx := context.Background()
+	chunks := comm.Chunks(len(buf), g.Size(), comm.ChunkAlign)
+	red, err := comm.NewReduction(g.Size(), comm.Assign(g.Size(), g.Size()))
+	if err != nil {
+		return nil, err
+	}
+	var c *comm.Collective
+	switch t.Op {
+	case "all_reduce":
+		c, err = g.PrepareAllReduceTree("bench", red, [][]float32{buf}, buf)
+	case "reduce_scatter":
+		own := chunks[g.Rank()]
+		c, err = g.PrepareReduceScatterTree("bench", red, chunks, [][]float32{buf}, buf[own.Lo:own.Hi])
+	case "all_gather":
+		c, err = g.PrepareAllGather("bench", chunks, buf)
+	case "broadcast":
+		return func() error { return g.BroadcastFloat32(ctx, "bench", 0, buf) }, nil
+	case "barrier":
+		return func() error { return g.Barrier(ctx, "bench") }, nil
+	default:
+		return nil, fmt.Errorf("no operation %q", t.Op)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return func() error { return c.Start().Wait(ctx) }, nil
+}
+
+// repeat runs f on all ranks for about so many seconds and returns the median of the slowest rank's times.
+func repeat(ctx context.Context, g *comm.Group, seconds float64, f func() error) (float64, error) {
+	if err := f(); err != nil { // touch everything once
+		return 0, err
+	}
+	if err := g.Barrier(ctx, "warm"); err != nil {
+		return 0, err
+	}
+	begin := time.Now()
+	for range 2 {
+		if err := f(); err != nil {
+			return 0, err
+		}
+	}
+	all, err := g.AllGatherFloat64(ctx, "once", []float64{time.Since(begin).Seconds() / 2})
+	if err != nil {
+		return 0, err
+	}
+	times := make([]float64, int(min(max(seconds/max(all[0][0], 1e-7), 5), 2000)))
+	if err := g.Barrier(ctx, "go"); err != nil {
+		return 0, err
+	}
+	for i := range times {
+		begin := time.Now()
+		if err := f(); err != nil {
+			return 0, err
+		}
+		times[i] = time.Since(begin).Seconds()
+	}
+	if all, err = g.AllGatherFloat64(ctx, "times", times); err != nil {
+		return 0, err
+	}
+	for _, t := range all {
+		for i := range times {
+			times[i] = max(times[i], t[i])
+		}
+	}
+	slices.Sort(times)
+	return times[len(times)/2], nil
+}
+
+// rawExchange times two processes that send each other the bytes of a vector over one bare connection, both directions at
+// once.
+func rawExchange(ctx context.Context, g *comm.Group, seconds float64, src, dst []byte) (float64, error) {
+	var conn net.Conn
+	if g.Rank() == 0 {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return 0, err
+		}
+		defer l.Close()
+		if _, err := g.AllGatherBytes(ctx, "address", []byte(l.Addr().String())); err != nil {
+			return 0, err
+		}
+		if conn, err = l.Accept(); err != nil {
+			return 0, err
+		}
+	} else {
+		all, err := g.AllGatherBytes(ctx, "address", nil)
+		if err != nil {
+			return 0, err
+		}
+		if conn, err = net.Dial("tcp", string(all[0])); err != nil {
+			return 0, err
+		}
+	}
+	defer conn.Close()
+	return repeat(ctx, g, seconds, func() error {
+		sent := make(chan error, 1)
+		go func() {
+			_, err := conn.Write(src)
+			sent <- err
+		}()
+		if _, err := io.ReadFull(conn, dst); err != nil {
+			return err
+		}
+		return <-sent
+	})
+}
