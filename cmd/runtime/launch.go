@@ -36,6 +36,9 @@ type job struct {
 	Transport       string  // see cluster.Config
 }
 
+// checkpointTimeout bounds how much longer one rank's disk may take than another's to write its part of a checkpoint.
+const checkpointTimeout = time.Hour
+
 const envJob = "STARLING_JOB"
 
 func isWorker() bool { return cluster.IsWorker() }
@@ -202,6 +205,9 @@ func runRank(ctx context.Context, w *cluster.Worker, j job, spec *train.Spec) er
 		})
 		if err != nil {
 			return err
+		}
+		env.NewGroup = func(name string) (*comm.Group, error) {
+			return comm.NewGroup(w.Transport(), name, ranks, comm.Options{Timeout: checkpointTimeout})
 		}
 		env.SentBytes = func() int64 { return comm.Sum(w.Transport()).PayloadSent }
 	}

@@ -37,14 +37,27 @@ func precisionDeclarations() []declaration {
 }
 
 func parallelDeclarations() []declaration {
-	return []declaration{{"mesh(data = 1, bucket_mb = 25.0, first_bucket_mb = 1.0, threads = 0, timeout = 60.0)",
-		"placement, which changes no result: data-parallel ranks, the size of gradient buckets, CPU threads a rank (0: the cores shared out), seconds until a collective gives up", makeMesh}}
+	return []declaration{{"mesh(data = 1, bucket_mb = 25.0, first_bucket_mb = 1.0, threads = 0, timeout = 60.0, zero = 0, overlap = True, keep_gathered = False, keep_whole_kb = 0.0)",
+		"placement, which changes no result: data-parallel ranks, the size of gradient buckets, CPU threads a rank (0: the cores shared out), seconds until a collective gives up; " +
+			"zero shards over the ranks 0 nothing, 1 the optimizer's state, 2 gradients too, 3 parameters too; overlap lets communication run beside computation; with zero = 3 keep_gathered " +
+			"keeps a block's parameters from its forward to its backward pass, and groups of parameters below keep_whole_kb stay whole", makeMesh}}
 }
 
 func makeMesh(c *call) (starlark.Value, error) {
 	var m train.Mesh
-	if err := c.unpack(&m.Data, &m.BucketMB, &m.FirstBucket, &m.Threads, &m.TimeoutSec); err != nil {
+	var overlap bool
+	if err := c.unpack(&m.Data, &m.BucketMB, &m.FirstBucket, &m.Threads, &m.TimeoutSec, &m.Zero, &overlap, &m.KeepGathered, &m.KeepWholeKB); err != nil {
 		return nil, err
+	}
+	m.NoOverlap = !overlap
+	if m.Zero < 0 || m.Zero > 3 {
+		return nil, c.bad("zero", "zero = %d must be 0 (nothing is sharded), 1 (the optimizer's state), 2 (gradients too) or 3 (parameters too)", m.Zero)
+	}
+	if (m.KeepGathered || m.KeepWholeKB != 0) && m.Zero != 3 {
+		return nil, c.bad("zero", "keep_gathered and keep_whole_kb are about sharded parameters: they need zero = 3, not %d", m.Zero)
+	}
+	if !(m.KeepWholeKB >= 0) || math.IsInf(m.KeepWholeKB, 0) {
+		return nil, c.bad("keep_whole_kb", "keep_whole_kb = %v must be a finite number of at least 0", m.KeepWholeKB)
 	}
 	for _, n := range []struct {
 		name  string
