@@ -11,6 +11,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -60,13 +61,21 @@ func Serve(p Plugin) {
 		fmt.Fprintf(os.Stderr, "%s %s is a plugin of Starling: the runtime starts it when a recipe names it, with plugin.optimizer(%q, …) or plugin.sink(%q, …).\n", m.Name, m.Version, m.Name, m.Name)
 		os.Exit(1)
 	}
+	// go-plugin sends what is printed through the connection, and loses it when the process dies. The pipe behind standard
+	// error keeps it, so everything goes there from the first call on.
+	stderr := os.Stderr
+	var once sync.Once
+	direct := func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+		once.Do(func() { os.Stdout, os.Stderr = stderr, stderr })
+		return next(ctx, req)
+	}
 	plugin.Serve(&plugin.ServeConfig{
 		HandshakeConfig:  plugin.HandshakeConfig{MagicCookieKey: CookieKey, MagicCookieValue: CookieValue},
 		VersionedPlugins: map[int]plugin.PluginSet{ProtocolVersion: {"plugin": &server{plugin: p, manifest: m}}},
 		TLSProvider:      credentials,
 		Logger:           hclog.New(&hclog.LoggerOptions{Level: hclog.Warn, Output: os.Stderr, JSONFormat: true}),
 		GRPCServer: func(o []grpc.ServerOption) *grpc.Server {
-			return grpc.NewServer(append(o, grpc.MaxRecvMsgSize(1<<30), grpc.MaxSendMsgSize(1<<30))...)
+			return grpc.NewServer(append(o, grpc.MaxRecvMsgSize(1<<30), grpc.MaxSendMsgSize(1<<30), grpc.ChainUnaryInterceptor(direct))...)
 		},
 	})
 }

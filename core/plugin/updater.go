@@ -9,6 +9,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
 	"starling/sdk"
 	pb "starling/sdk/proto/v1"
 	"starling/sdk/shm"
@@ -350,7 +353,10 @@ func (u *Updater) run(ctx context.Context, r *pb.StepRequest) error {
 		return bad
 	}
 	if err := <-answer; err != nil {
-		return fmt.Errorf("%w (%s)", plain(err), u.process.child.status())
+		if status.Code(err) == codes.Unavailable {
+			return fmt.Errorf("%w (%s)", plain(err), u.process.child.status())
+		}
+		return plain(err)
 	}
 	return nil
 }
