@@ -39,6 +39,8 @@ busbw, the bytes a link must carry at least by that time (algbw · 2(N-1)/N for 
 round: copy, the time in which every rank copies a vector of that size, as a fraction of the row's time (1.0 is the limit of
 the memory); raw, the time in which two processes exchange as many bytes over TCP, both directions busy, likewise.
 
+The second group of columns says the same of the fastest repetition.
+
 --gloo and --mpi name commands of peers to measure in the same rounds (testdata/peers); {ranks} stands for the number of
 ranks. Their columns say how many times faster than the peer a row is.`,
 		Example: `  runtime bench comm
@@ -73,12 +75,18 @@ type benchRow struct {
 	Ranks     int     `json:"ranks"`
 	Bytes     int     `json:"bytes"`
 	Seconds   float64 `json:"seconds"`
+	Best      float64 `json:"best"`  // the fastest repetition
 	AlgBW     float64 `json:"algbw"` // bytes/s
 	BusBW     float64 `json:"busbw"`
 	Copy      float64 `json:"copy,omitempty"` // seconds of a copy by every rank / Seconds
 	Raw       float64 `json:"raw,omitempty"`  // seconds of a raw exchange of as many bytes / Seconds
 	Gloo      float64 `json:"gloo,omitempty"` // seconds of the peer / Seconds
 	MPI       float64 `json:"mpi,omitempty"`
+	// The same ratios of the fastest repetitions: on a machine that does other work too they say more.
+	BestCopy float64 `json:"best_copy,omitempty"`
+	BestRaw  float64 `json:"best_raw,omitempty"`
+	BestGloo float64 `json:"best_gloo,omitempty"`
+	BestMPI  float64 `json:"best_mpi,omitempty"`
 }
 
 // parseSize reads a size such as 64M.
@@ -165,40 +173,43 @@ func benchComm(ctx context.Context, o benchCommOptions, progress io.Writer) ([]b
 
 // size measures the rows of one size.
 func (o benchCommOptions) size(ctx context.Context, ranks, size int, peers map[string]*peerProcess) ([]benchRow, error) {
-	times, theirs := map[benchTask][]benchTimes{}, map[string][]float64{}
+	times, theirs := map[benchTask][]benchTimes{}, map[string][]benchTime{}
+	task := func(op, transport string) benchTask {
+		return benchTask{Op: op, Transport: transport, Ranks: ranks, Bytes: size, Seconds: o.seconds}
+	}
 	for range o.rounds {
 		for _, op := range o.ops {
 			for _, transport := range o.transports {
-				task := benchTask{Op: op, Transport: transport, Ranks: ranks, Bytes: size, Seconds: o.seconds}
-				t, err := runBenchTask(ctx, task)
+				k := task(op, transport)
+				t, err := runBenchTask(ctx, k)
 				if err != nil {
 					return nil, fmt.Errorf("%s over %s, %d ranks, %d bytes: %w", op, transport, ranks, size, err)
 				}
-				times[task] = append(times[task], t)
+				times[k] = append(times[k], t)
 			}
 		}
 		for name, p := range peers {
-			s, err := p.measure(size)
+			t, err := p.measure(size)
 			if err != nil {
 				return nil, fmt.Errorf("--%s: %w", name, err)
 			}
-			theirs[name] = append(theirs[name], s)
+			theirs[name] = append(theirs[name], t)
 		}
 	}
 	var rows []benchRow
 	for _, op := range o.ops {
 		for _, transport := range o.transports {
-			all := times[benchTask{Op: op, Transport: transport, Ranks: ranks, Bytes: size, Seconds: o.seconds}]
-			seconds := medianOf(all, func(t benchTimes) float64 { return t.Seconds })
-			over := func(s float64) float64 { return s / seconds }
-			row := benchRow{Op: op, Transport: transport, Ranks: ranks, Bytes: size, Seconds: seconds, AlgBW: float64(size) / seconds,
-				Copy: over(medianOf(all, func(t benchTimes) float64 { return t.Copy })),
-				Raw:  over(medianOf(all, func(t benchTimes) float64 { return t.Raw }))}
+			all := times[task(op, transport)]
+			ours := summary(all, func(t benchTimes) benchTime { return t.Op })
+			row := benchRow{Op: op, Transport: transport, Ranks: ranks, Bytes: size, Seconds: ours.Seconds, Best: ours.Best, AlgBW: float64(size) / ours.Seconds}
+			row.Copy, row.BestCopy = summary(all, func(t benchTimes) benchTime { return t.Copy }).over(ours)
+			row.Raw, row.BestRaw = summary(all, func(t benchTimes) benchTime { return t.Raw }).over(ours)
 			row.BusBW = row.AlgBW * float64(ranks-1) / float64(ranks)
 			if op == "all_reduce" {
 				row.BusBW *= 2
-				row.Gloo = over(medianOf(theirs["gloo"], func(s float64) float64 { return s }))
-				row.MPI = over(medianOf(theirs["mpi"], func(s float64) float64 { return s }))
+				same := func(t benchTime) benchTime { return t }
+				row.Gloo, row.BestGloo = summary(theirs["gloo"], same).over(ours)
+				row.MPI, row.BestMPI = summary(theirs["mpi"], same).over(ours)
 			}
 			rows = append(rows, row)
 		}
@@ -206,12 +217,23 @@ func (o benchCommOptions) size(ctx context.Context, ranks, size int, peers map[s
 	return rows, nil
 }
 
-func medianOf[T any](all []T, f func(T) float64) float64 {
-	v := make([]float64, len(all))
-	for i, x := range all {
-		v[i] = f(x)
+// benchTime is the median of the repetitions' times, each that of the slowest rank, and the least, in seconds.
+type benchTime struct{ Seconds, Best float64 }
+
+func (t benchTime) over(ours benchTime) (seconds, best float64) {
+	return t.Seconds / ours.Seconds, t.Best / ours.Best
+}
+
+// summary is the median of the rounds' medians, and the least of all.
+func summary[T any](all []T, f func(T) benchTime) benchTime {
+	if len(all) == 0 {
+		return benchTime{}
 	}
-	return median(v)
+	v, best := make([]float64, len(all)), f(all[0]).Best
+	for i, x := range all {
+		v[i], best = f(x).Seconds, min(best, f(x).Best)
+	}
+	return benchTime{median(v), best}
 }
 
 func benchTable(rows []benchRow) string {
@@ -226,9 +248,11 @@ func benchTable(rows []benchRow) string {
 		lines = append(lines, []string{r.Op, r.Transport, strconv.Itoa(r.Ranks), strconv.Itoa(r.Bytes),
 			time.Duration(r.Seconds * 1e9).Round(10 * time.Nanosecond).String(),
 			fmt.Sprintf("%.2f GB/s", r.AlgBW/1e9), fmt.Sprintf("%.2f GB/s", r.BusBW/1e9),
-			ratio(r.Copy), ratio(r.Raw), ratio(r.Gloo), ratio(r.MPI)})
+			ratio(r.Copy), ratio(r.Raw), ratio(r.Gloo), ratio(r.MPI),
+			time.Duration(r.Best * 1e9).Round(10 * time.Nanosecond).String(),
+			ratio(r.BestCopy), ratio(r.BestRaw), ratio(r.BestGloo), ratio(r.BestMPI)})
 	}
-	return columns([]string{"op", "transport", "ranks", "bytes", "time", "algbw", "busbw", "copy", "raw", "gloo", "mpi"}, lines)
+	return columns([]string{"op", "transport", "ranks", "bytes", "time", "algbw", "busbw", "copy", "raw", "gloo", "mpi", "best", "copy", "raw", "gloo", "mpi"}, lines)
 }
 
 // peerProcess is another library's benchmark, which takes sizes on its standard input and answers with times.
@@ -259,18 +283,17 @@ func startPeer(ctx context.Context, command string) (*peerProcess, error) {
 	return p, nil
 }
 
-func (p *peerProcess) measure(size int) (float64, error) {
+func (p *peerProcess) measure(size int) (t benchTime, err error) {
 	if _, err := fmt.Fprintln(p.in, size); err != nil {
-		return 0, err
+		return t, err
 	}
 	if !p.out.Scan() {
-		return 0, errors.New("the peer ended")
+		return t, errors.New("the peer ended")
 	}
-	var r struct{ Seconds float64 }
-	if err := json.Unmarshal(p.out.Bytes(), &r); err != nil || r.Seconds <= 0 {
-		return 0, fmt.Errorf("the peer answered %q", p.out.Text())
+	if err := json.Unmarshal(p.out.Bytes(), &t); err != nil || t.Seconds <= 0 || t.Best <= 0 {
+		return t, fmt.Errorf("the peer answered %q", p.out.Text())
 	}
-	return r.Seconds, nil
+	return t, nil
 }
 
 // stop ends the peer by the end of its input.

@@ -27,11 +27,11 @@ type benchTask struct {
 	Seconds       float64
 }
 
-// benchTimes are the medians of the slowest rank's times, in seconds.
+// benchTimes is what a measurement gives.
 type benchTimes struct {
-	Seconds float64
-	Copy    float64 // every rank copies Bytes
-	Raw     float64 // two ranks exchange Bytes over a bare TCP connection; 0 for other transports and numbers of ranks
+	Op   benchTime
+	Copy benchTime // every rank copies Bytes
+	Raw  benchTime // two ranks exchange Bytes over a bare TCP connection; 0 for other transports and numbers of ranks
 }
 
 func isBenchWorker() bool { return os.Getenv(envBenchComm) != "" && cluster.IsWorker() }
@@ -84,7 +84,7 @@ func (t benchTask) run(w *cluster.Worker) (times benchTimes, err error) {
 	if err != nil {
 		return times, err
 	}
-	if times.Seconds, err = repeat(ctx, g, t.Seconds, op); err != nil {
+	if times.Op, err = repeat(ctx, g, t.Seconds, op); err != nil {
 		return times, err
 	}
 	dst := make([]float32, n)
@@ -127,70 +127,70 @@ func (t benchTask) prepare(g *comm.Group, buf []float32) (func() error, error) {
 	return func() error { return c.Start().Wait(ctx) }, nil
 }
 
-// repeat runs f on all ranks for about so many seconds and returns the median of the slowest rank's times.
-func repeat(ctx context.Context, g *comm.Group, seconds float64, f func() error) (float64, error) {
+// repeat runs f on all ranks for about so many seconds and returns what the slowest rank needed.
+func repeat(ctx context.Context, g *comm.Group, seconds float64, f func() error) (t benchTime, err error) {
 	if err := f(); err != nil { // touch everything once
-		return 0, err
+		return t, err
 	}
 	if err := g.Barrier(ctx, "warm"); err != nil {
-		return 0, err
+		return t, err
 	}
 	begin := time.Now()
 	for range 2 {
 		if err := f(); err != nil {
-			return 0, err
+			return t, err
 		}
 	}
 	all, err := g.AllGatherFloat64(ctx, "once", []float64{time.Since(begin).Seconds() / 2})
 	if err != nil {
-		return 0, err
+		return t, err
 	}
 	times := make([]float64, int(min(max(seconds/max(all[0][0], 1e-7), 5), 2000)))
 	if err := g.Barrier(ctx, "go"); err != nil {
-		return 0, err
+		return t, err
 	}
 	for i := range times {
 		begin := time.Now()
 		if err := f(); err != nil {
-			return 0, err
+			return t, err
 		}
 		times[i] = time.Since(begin).Seconds()
 	}
 	if all, err = g.AllGatherFloat64(ctx, "times", times); err != nil {
-		return 0, err
+		return t, err
 	}
-	for _, t := range all {
+	for _, theirs := range all {
 		for i := range times {
-			times[i] = max(times[i], t[i])
+			times[i] = max(times[i], theirs[i])
 		}
 	}
 	slices.Sort(times)
-	return times[len(times)/2], nil
+	return benchTime{times[len(times)/2], times[0]}, nil
 }
 
 // rawExchange times two processes that send each other the bytes of a vector over one bare connection, both directions at
 // once.
-func rawExchange(ctx context.Context, g *comm.Group, seconds float64, src, dst []byte) (float64, error) {
+func rawExchange(ctx context.Context, g *comm.Group, seconds float64, src, dst []byte) (t benchTime, err error) {
 	var conn net.Conn
 	if g.Rank() == 0 {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
-			return 0, err
+			return t, err
 		}
 		defer l.Close()
 		if _, err := g.AllGatherBytes(ctx, "address", []byte(l.Addr().String())); err != nil {
-			return 0, err
+			return t, err
 		}
 		if conn, err = l.Accept(); err != nil {
-			return 0, err
+			return t, err
 		}
 	} else {
 		all, err := g.AllGatherBytes(ctx, "address", nil)
 		if err != nil {
-			return 0, err
+			return t, err
 		}
 		if conn, err = net.Dial("tcp", string(all[0])); err != nil {
-			return 0, err
+			return t, err
 		}
 	}
 	defer conn.Close()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -243,6 +244,9 @@ func (g *Group) start(c *Collective) {
 	}
 }
 
+// lingering is how many times an idle worker lets others run before it falls asleep.
+const lingering = 50
+
 // work carries out collectives in the order they were started.
 func (g *Group) work() {
 	defer g.workers.Done()
@@ -260,6 +264,9 @@ func (g *Group) work() {
 		g.mu.Unlock()
 		if stop {
 			return
+		}
+		for i := 0; i < lingering && g.shared != nil && len(g.wake) == 0; i++ {
+			runtime.Gosched() // whoever waited for the last one may start the next: that is sooner noticed awake
 		}
 		<-g.wake
 	}

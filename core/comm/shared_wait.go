@@ -3,6 +3,7 @@ package comm
 import (
 	"context"
 	"errors"
+	"math"
 	"runtime"
 	"time"
 
@@ -29,12 +30,13 @@ const (
 // errYield says that a wait ended because the caller's context did.
 var errYield = errors.New("comm: the caller's context has ended")
 
-// How long to look before sleeping. A member that somebody waits for looks longer than one that works beside a
-// computation; where ranks outnumber cores, looking means letting others run.
+// How long to look before sleeping: a number of times for a member that works beside a computation; for one that somebody
+// waits for, a time, since ranks that have their cores to themselves then meet without sleeping. Where ranks outnumber
+// cores, looking means letting others run.
 const (
-	looksAwaited    = 2000
 	looksBackground = 50
 	looksCrowded    = 60
+	looksAwaited    = 10 * time.Millisecond
 )
 
 // behind returns a member that the need still waits for, or -1.
@@ -90,23 +92,25 @@ func (r *run) await(n need) error {
 	if r.behind(n) < 0 {
 		return nil
 	}
+	x := r.g.shared
 	looks := looksBackground
-	crowded := r.g.shared.t.crowded
+	var until time.Time
 	switch {
-	case crowded:
+	case x.t.crowded:
 		looks = looksCrowded
 	case r.h.waiters.Load() > 0:
-		looks = looksAwaited
+		looks, until = math.MaxInt, time.Now().Add(looksAwaited)
 	}
 	for i := range looks {
-		if crowded {
+		switch {
+		case x.t.crowded:
 			runtime.Gosched()
 			shm.Yield()
-		} else {
+		case i%32 == 31:
+			runtime.Gosched()
+			fallthrough
+		default:
 			shm.Pause()
-			if i%32 == 31 {
-				runtime.Gosched()
-			}
 		}
 		if r.behind(n) < 0 {
 			r.moved()
@@ -115,13 +119,16 @@ func (r *run) await(n need) error {
 		if r.fault != nil {
 			return r.fault
 		}
+		if i%512 == 511 && !until.IsZero() && (r.g.lost() || time.Now().After(until)) {
+			break
+		}
 	}
 	nap := min(r.nap(), 10*time.Millisecond)
 	for {
 		if err := r.hopeless(n); err != nil {
 			return err
 		}
-		r.g.shared.heads[r.g.self].bell.Sleep(nap, func() bool {
+		x.heads[r.g.self].bell.Sleep(nap, func() bool {
 			return r.behind(n) < 0 || r.fault != nil || r.g.lost()
 		})
 		if r.fault != nil {
