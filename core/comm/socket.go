@@ -22,6 +22,9 @@ type socketTransport struct {
 	wg      sync.WaitGroup
 }
 
+// readBuffer is room for a few frames without payload: most of a payload is then read straight to where it goes.
+const readBuffer = 4 << 10
+
 // linger is how long Close waits for a peer to take what is still on its way.
 const linger = 2 * time.Second
 
@@ -323,7 +326,7 @@ func (p *peer) writeFailed(out outgoing) {
 // readLoop reads frames until the connection ends, then fails whatever was left.
 func (p *peer) readLoop() {
 	defer p.t.wg.Done()
-	err := readFrames(bufio.NewReaderSize(countingReader{p.conn, &p.wireReceived}, 64<<10), p)
+	err := readFrames(bufio.NewReaderSize(countingReader{p.conn, &p.wireReceived}, readBuffer), p)
 	p.mu.Lock()
 	closing := p.closing
 	switch {
