@@ -506,6 +506,29 @@ class precision:
         """32-bit floating point throughout"""
         ...
 
+    @staticmethod
+    def bf16():
+        """weights in use, products and activations in bfloat16; the optimizer's weights, sums of gradients, norms, softmax and loss in 32 bits"""
+        ...
+
+    @staticmethod
+    def fp16(loss_scale = None):
+        """as bf16, in IEEE half precision, whose range is small: the loss is scaled, by default by loss_scale.dynamic()"""
+        ...
+
+class loss_scale:
+    """what small gradients are multiplied by in 16 bits"""
+
+    @staticmethod
+    def dynamic(init = 32768.0, factor = 2.0, window = 2000, hysteresis = 1, floor = 1.0, backoff = "at_once"):
+        """grows by factor after window clean steps; a step that overflows is skipped, and the hysteresis-th such step since it grew divides the scale by factor, at_once or at the window_end; an overflow at the floor ends the run"""
+        ...
+
+    @staticmethod
+    def static(scale):
+        """always the same; a step that overflows is skipped, a hundred in a row end the run"""
+        ...
+
 class parallel:
     """placement"""
 

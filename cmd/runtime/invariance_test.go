@@ -73,6 +73,26 @@ func TestInvariance(t *testing.T) {
 			same(t, c.name, r)
 		})
 	}
+	for _, precision := range []string{"bf16", "fp16"} { // each has weights of its own, alike wherever the run is placed
+		t.Run(precision, func(t *testing.T) {
+			var first *train.Result
+			for _, args := range [][]string{
+				{"--set", ranksArg(1)}, {"--set", ranksArg(2), "--threads", "2"}, {"--set", ranksArg(3), "--set", "zero=2"},
+				{"--set", ranksArg(4), "--set", "zero=3"}, {"--set", ranksArg(4), "--set", "zero=1", "--set", "overlap=False"},
+			} {
+				r := runtimeResult(t, filepath.Join(t.TempDir(), "run"), append([]string{"exec", invarianceRecipe(), "--set", "precision=" + precision}, args...)...)
+				if first == nil {
+					first = r
+				}
+				if r.WeightsSHA256 != first.WeightsSHA256 || r.WeightsSHA256 == base.WeightsSHA256 {
+					t.Errorf("%v: weights %s, want %s, other than those of fp32", args, r.WeightsSHA256, first.WeightsSHA256)
+				}
+				if overflows := r.Skipped > 0; overflows != (precision == "fp16") || r.Skipped != first.Skipped || r.LossScale != first.LossScale {
+					t.Errorf("%v: %d steps skipped and a scale of %v, want %d and %v, above 0 in fp16 alone", args, r.Skipped, r.LossScale, first.Skipped, first.LossScale)
+				}
+			}
+		})
+	}
 	t.Run("plain Go kernels", func(t *testing.T) { // slow, so fewer steps, against the same few on the fastest kernels
 		args := []string{"exec", invarianceRecipe(), "--set", "ranks=2", "--set", "steps=4"}
 		fast := runtimeResult(t, filepath.Join(t.TempDir(), "fast"), args...)

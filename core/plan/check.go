@@ -43,6 +43,9 @@ func checkLasting(p *Plan) error {
 	for i := range p.Params {
 		q := &p.Params[i]
 		all = append(all, named{"parameter " + q.Name, q.Place})
+		if p.Settings.half() {
+			all = append(all, named{"exact parameter " + q.Name, q.Exact})
+		}
 		for u, o := range q.Uses {
 			if !p.Settings.passing() { // there, buckets take turns
 				all = append(all, named{Gradient{q.Name, u}.Output(), o})
@@ -106,10 +109,13 @@ func (c *checker) check() error {
 		}
 	}
 	for _, n := range c.lowered.graph.Nodes {
-		if !isSource(n) {
+		if !isSource(n) && !c.plan.Settings.isWeight(n) {
 			continue
 		}
-		if a, ok := n.Attrs.(graph.ParamAttrs); ok {
+		if a, ok := paramAttrs(n); ok {
+			if c.plan.Settings.half() && isSource(n) {
+				continue // only its rounded form is in reach of programs
+			}
 			if q := c.plan.Param(a.Name); q != nil && q.Sharded {
 				continue // nowhere until it is gathered
 			}
@@ -139,11 +145,12 @@ func (c *checker) check() error {
 }
 
 func (c *checker) sourcePlace(n *graph.Node) (device.Operand, error) {
-	switch a := n.Attrs.(type) {
-	case graph.ParamAttrs:
+	if a, ok := paramAttrs(n); ok {
 		if q := c.plan.Param(a.Name); q != nil {
 			return q.Place, nil
 		}
+	}
+	switch a := n.Attrs.(type) {
 	case graph.InputAttrs:
 		if o, ok := c.seg.Inputs[a.Name]; ok {
 			return o, nil
@@ -153,6 +160,15 @@ func (c *checker) sourcePlace(n *graph.Node) (device.Operand, error) {
 		}
 	}
 	return device.Operand{}, fmt.Errorf("%v has no place", n)
+}
+
+// paramAttrs are those of the parameter that a node stands for, itself or rounded.
+func paramAttrs(n *graph.Node) (graph.ParamAttrs, bool) {
+	if n.Op == graph.OpCast {
+		n = n.In[0].Def
+	}
+	a, ok := n.Attrs.(graph.ParamAttrs)
+	return a, ok
 }
 
 // kernel checks the operands of one node and moves the replay on.
@@ -258,10 +274,15 @@ func (c *checker) holds(o device.Operand, v *graph.Value) error {
 		return nil
 	case i == len(m) || m[i].lo > lo:
 		return fmt.Errorf("%v+%d holds nothing where %v is expected", o.Space, lo, v)
-	case m[i].value != v || m[i].lo != lo || m[i].hi != hi:
+	case !c.same(m[i].value, v) || m[i].lo != lo || m[i].hi != hi:
 		return fmt.Errorf("%v+%d holds %v where %v is expected", o.Space, lo, m[i].value, v)
 	}
 	return nil
+}
+
+// same reports whether two values are one, or rounded forms of one parameter.
+func (c *checker) same(a, b *graph.Value) bool {
+	return a == b || a != nil && c.plan.Settings.isWeight(a.Def) && c.plan.Settings.isWeight(b.Def) && a.Def.In[0] == b.Def.In[0]
 }
 
 // write puts a value into a range; what was there before is gone, cut values keep their remains and are never whole again.
@@ -347,9 +368,13 @@ func (c *checker) gather(in *device.Instr) error {
 	if in.Kind == device.Start {
 		return nil
 	}
-	for _, n := range c.lowered.graph.Params() {
-		q := c.plan.Param(n.Attrs.(graph.ParamAttrs).Name)
-		if q.Unit == u.Index {
+	// Under half precision several nodes stand for one rounded parameter; which of them a reader names makes no difference.
+	for _, n := range c.lowered.graph.Nodes {
+		a, ok := paramAttrs(n)
+		if !ok || isSource(n) == c.plan.Settings.half() {
+			continue
+		}
+		if q := c.plan.Param(a.Name); q.Unit == u.Index {
 			c.write(c.plan.memberPlace(o, u, q), n.Out[0])
 		}
 	}
@@ -363,7 +388,11 @@ func (c *checker) gatherUpdated(kind device.Kind, u *Unit) error {
 		if kind == device.Wait || !q.updated() {
 			continue
 		}
-		if err := c.holds(q.OwnedPlace(), c.lowered.graph.Output(paramPrefix+q.Name)); err != nil {
+		after := c.lowered.graph.Output(paramPrefix + q.Name)
+		if c.plan.Settings.half() {
+			after = c.lowered.graph.Output(weightPrefix + q.Name)
+		}
+		if err := c.holds(q.OwnedPlace(), after); err != nil {
 			return fmt.Errorf("unit %d travels before %s is updated: %w", u.Index, q.Name, err)
 		}
 	}
@@ -373,7 +402,7 @@ func (c *checker) gatherUpdated(kind device.Kind, u *Unit) error {
 // end checks what must hold when the segment is over.
 func (c *checker) end() error {
 	for _, n := range c.lowered.graph.Nodes {
-		if !isSource(n) && !n.Op.View && !c.ran[n] {
+		if !isSource(n) && !n.Op.View && !c.plan.Settings.isWeight(n) && !c.ran[n] {
 			return fmt.Errorf("%v%s never runs", n, at(n))
 		}
 	}

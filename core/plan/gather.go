@@ -32,7 +32,7 @@ func (l *lowering) planResidencies() {
 	var all []use
 	firstNode := -1
 	for i, n := range l.g.Nodes {
-		if isSource(n) || n.Op.View {
+		if l.passive(n) {
 			continue
 		}
 		if firstNode < 0 {
@@ -79,7 +79,7 @@ func (l *lowering) planResidencies() {
 			ahead = r.first
 		}
 		r.start = min(r.first, max(ahead, r.start+1))
-		for isSource(l.g.Nodes[r.start]) || l.g.Nodes[r.start].Op.View {
+		for l.passive(l.g.Nodes[r.start]) {
 			r.start++
 		}
 	}
@@ -131,14 +131,24 @@ func (l *lowering) residentPlace(q *Param, i int) device.Operand {
 
 // memberPlace is where a parameter lies in its unit's whole vector at vec.
 func (p *Plan) memberPlace(vec device.Operand, u *Unit, q *Param) device.Operand {
-	return device.Operand{Type: q.Whole, Space: vec.Space, Offset: vec.Offset + int64(u.memberOf(q.Name).At)*int64(q.Whole.DType.Size())}
+	return device.Operand{Type: p.weight(q.Whole), Space: vec.Space, Offset: vec.Offset + int64(u.memberOf(q.Name).At)*int64(p.weightSize())}
 }
 
 func (p *Plan) gatherInstr(kind device.Kind, u *Unit, place device.Operand) device.Instr {
 	return device.Instr{Kind: kind, Bucket: u.Index, Out: []device.Operand{place}, Group: dataGroup, Collective: AllGather}
 }
 
-// vector is the type of n elements of parameters.
+// weight is a parameter's type as it is used: rounded under half precision.
+func (p *Plan) weight(t graph.Type) graph.Type {
+	if p.Settings.half() {
+		t.DType = p.Settings.Half
+	}
+	return t
+}
+
+func (p *Plan) weightSize() int { return p.weight(graph.Type{DType: tensor.F32}).DType.Size() }
+
+// vector is the type of n elements of parameters as they are used.
 func (p *Plan) vector(n int) graph.Type {
-	return graph.Type{DType: tensor.F32, Shape: tensor.Shape{n}}
+	return p.weight(graph.Type{DType: tensor.F32, Shape: tensor.Shape{n}})
 }

@@ -44,6 +44,7 @@ func (l *lowering) lower(name string) error {
 	l.place = map[*graph.Value]device.Operand{}
 	l.sharded = map[*graph.Value]*Param{}
 	maps.Copy(l.place, l.preset)
+	weights := map[*graph.Value]*Param{} // by the value of the parameter's node
 	for _, n := range l.g.Nodes {
 		switch a := n.Attrs.(type) {
 		case graph.InputAttrs:
@@ -58,6 +59,9 @@ func (l *lowering) lower(name string) error {
 			if err != nil {
 				return fmt.Errorf("segment %s: %w", name, err)
 			}
+			weights[n.Out[0]] = q
+		}
+		if q := weightOf(l.plan.Settings, n, weights); q != nil {
 			if q.Sharded {
 				l.sharded[n.Out[0]] = q
 				continue
@@ -86,7 +90,7 @@ func (l *lowering) lower(name string) error {
 	l.planResidencies()
 	l.placeGathered()
 	for i, n := range l.g.Nodes {
-		if isSource(n) || n.Op.View {
+		if l.passive(n) {
 			continue
 		}
 		l.gather(i)
@@ -119,6 +123,22 @@ func (l *lowering) lower(name string) error {
 	return nil
 }
 
+// passive reports whether a node is no work of the program: it stands for memory that there is already.
+func (l *lowering) passive(n *graph.Node) bool {
+	return isSource(n) || n.Op.View || l.plan.Settings.isWeight(n)
+}
+
+// weightOf is the parameter whose memory a node stands for: the parameter itself, or under half precision its rounded form.
+func weightOf(s Settings, n *graph.Node, params map[*graph.Value]*Param) *Param {
+	switch {
+	case !s.half():
+		return params[n.Out[0]]
+	case s.isWeight(n):
+		return params[n.In[0]]
+	}
+	return nil
+}
+
 // operand is the place of a value while node i runs, found through views.
 func (l *lowering) operand(v *graph.Value, i int) device.Operand {
 	root := rootOf(v)
@@ -145,7 +165,7 @@ func rootOf(v *graph.Value) *graph.Value {
 func (l *lowering) placeTransient() {
 	last := map[*graph.Value]int{} // root → index of the node that reads it last
 	for i, n := range l.g.Nodes {
-		if n.Op.View {
+		if n.Op.View || l.plan.Settings.isWeight(n) {
 			continue // a view reads nothing; whoever reads the view reads its root
 		}
 		for _, v := range n.In {
@@ -155,7 +175,7 @@ func (l *lowering) placeTransient() {
 	var blocks []*block
 	of := map[*graph.Value]*block{}
 	for i, n := range l.g.Nodes {
-		if isSource(n) || n.Op.View {
+		if l.passive(n) {
 			continue
 		}
 		for k, v := range n.Out {

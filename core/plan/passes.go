@@ -48,16 +48,19 @@ type PassRecord struct {
 	Graph *graph.Graph
 }
 
-// Passes is the lowering of a training graph, in order. The order is part of the design: gradients exist before
-// anything else looks at the graph, so that every later pass sees forward and backward as one; fusions that may change bits
+// Passes is the lowering of a training graph, in order. The order is part of the design: precision is decided on the forward pass, whose casts
+// differentiation turns around; gradients exist before anything else looks at the graph, so that every later pass sees forward and backward as one; fusions that may change bits
 // come before all that knows of placement, and pruning behind them takes away what they replaced; accumulators are chosen before the order, which moves gradient products
 // towards their operands; buckets are cut last, because they follow the order in which gradients are complete.
 func Passes() []Pass {
 	return []Pass{
+		{"autocast", "round weights, products and what is made of them to the half type of the recipe's precision", autocast},
 		{"differentiate", "append the backward pass; one gradient for each use of a parameter", differentiate},
+		{"widen", "do the arithmetic on half values in fp32", widen},
 		{"share", "compute equal expressions once", share},
 		{"fuse", "join the gradients of adjoining slices", fuse},
 		{"prune", "drop what no output depends on", prune},
+		{"recast", "let the backward pass read half values, not their fp32 forms", recast},
 		{"accumulate", "let each gradient end in a node that adds into its accumulator", accumulate},
 		{"order", "complete gradients as soon as their operands exist, make constants late", order},
 		{"distribute", "cut the gradients into buckets in the order of completion", distribute},
@@ -67,6 +70,7 @@ func Passes() []Pass {
 // ForwardPasses is the lowering of a graph without gradients.
 func ForwardPasses() []Pass {
 	return []Pass{
+		{"autocast", "round weights, products and what is made of them to the half type of the recipe's precision", autocast},
 		{"share", "compute equal expressions once", share},
 		{"prune", "drop what no output depends on", prune},
 		{"order", "make constants late", order},

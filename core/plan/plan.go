@@ -84,8 +84,11 @@ type Param struct {
 	graph.ParamAttrs
 	// Whole is the type of the whole parameter.
 	Whole graph.Type
-	// Place is where it lies in Params: the whole of it, or where Sharded the elements Owned as a vector.
+	// Place is where it lies in Params as it is used, rounded under half precision: the whole of it, or where Sharded the
+	// elements Owned as a vector.
 	Place device.Operand
+	// Exact is where the part Owned lies in fp32, in its own shape if that is all of it: in Params, or under half precision in State.
+	Exact device.Operand
 	// Unit is the number of the unit that it belongs to where state is sharded, else -1.
 	Unit    int
 	Sharded bool
@@ -127,9 +130,10 @@ func (p *Param) ownedType() graph.Type {
 	return graph.Type{DType: p.Whole.DType, Shape: tensor.Shape{p.Owned.Len()}}
 }
 
-// OwnedPlace is where the part Owned lies in Params.
+// OwnedPlace is where the part Owned lies in Params, as it is used.
 func (p *Param) OwnedPlace() device.Operand {
-	o := retype(p.Place, p.ownedType())
+	o := p.Place
+	o.Shape = p.ownedType().Shape
 	if !p.Sharded {
 		o.Offset += int64(p.Owned.Lo) * int64(o.DType.Size())
 	}
@@ -222,7 +226,7 @@ func (p *Plan) SegmentNames() []string {
 func (p *Plan) layOut(st *State) error {
 	for _, n := range st.Graph.Params() {
 		p.Params = append(p.Params, Param{ParamAttrs: n.Attrs.(graph.ParamAttrs), Block: n.Block, Pos: n.Pos, Unit: -1,
-			Whole: n.Out[0].Type, Owned: comm.Range{Hi: n.Out[0].Shape.Numel()}, Place: device.Operand{Type: n.Out[0].Type, Space: device.Params}})
+			Whole: n.Out[0].Type, Owned: comm.Range{Hi: n.Out[0].Shape.Numel()}, Place: device.Operand{Type: p.weight(n.Out[0].Type), Space: device.Params}})
 	}
 	slices.SortFunc(p.Params, func(a, b Param) int { return cmp.Compare(a.Name, b.Name) })
 	for i := range p.Params {
@@ -234,6 +238,14 @@ func (p *Plan) layOut(st *State) error {
 		for i := range p.Params {
 			q := &p.Params[i]
 			q.Place.Offset = p.alloc(device.Params, q.Place.Bytes())
+		}
+	}
+	for i := range p.Params {
+		q := &p.Params[i]
+		q.Exact = q.OwnedPlace()
+		if p.Settings.half() {
+			t := q.ownedType()
+			q.Exact = device.Operand{Type: t, Space: device.State, Offset: p.alloc(device.State, t.Bytes())}
 		}
 	}
 	p.placeGrads()
@@ -260,9 +272,9 @@ func (p *Plan) placeUnits() {
 				q.Place = p.memberPlace(u.Place, u, q)
 				continue
 			}
-			q.Place = device.Operand{Type: q.ownedType(), Space: device.Params, Offset: u.Place.Offset}
+			q.Place = device.Operand{Type: p.weight(q.ownedType()), Space: device.Params, Offset: u.Place.Offset}
 			if q.Owned.Len() > 0 {
-				q.Place.Offset += int64(m.At+q.Owned.Lo-u.Chunks[p.Settings.Rank].Lo) * int64(q.Whole.DType.Size())
+				q.Place.Offset += int64(m.At+q.Owned.Lo-u.Chunks[p.Settings.Rank].Lo) * int64(p.weightSize())
 			}
 		}
 	}
@@ -342,6 +354,9 @@ func (p *Plan) placeState() error {
 		}
 		if u.Op == nil && !u.External || u.Group < 0 {
 			return fmt.Errorf("optimizer for parameter %s%s: the update has no operation or a negative group", q.Name, inBlock(q.Block))
+		}
+		if u.External && p.Settings.half() {
+			return fmt.Errorf("optimizer for parameter %s%s: optimizers outside the program work on fp32 parameters; use precision.fp32(), or a built-in optimizer", q.Name, inBlock(q.Block))
 		}
 		q.update, q.Group = u, u.Group
 		p.Groups = max(p.Groups, u.Group+1)

@@ -77,7 +77,8 @@ func share(s *State) error {
 			fmt.Fprintf(&ids, "%d ", v.ID)
 		}
 		k := key{n.Op, n.Attrs, ids.String(), n.Phase}
-		if first, ok := seen[k]; ok && !isSource(n) {
+		widens := n.Op == graph.OpCast && s.Settings.isHalf(n.In[0]) // cheaper made again than kept
+		if first, ok := seen[k]; ok && !isSource(n) && !widens {
 			for i, v := range n.Out {
 				r.env[v] = first.Out[i]
 			}

@@ -6,6 +6,7 @@ import (
 
 	"starling/core/comm"
 	"starling/core/graph"
+	"starling/core/tensor"
 )
 
 // Default bucket sizes: large enough to use a link well, the first one small so that communication starts early.
@@ -37,6 +38,9 @@ type Settings struct {
 	KeepWholeBytes int64
 	// NoOverlap makes the program wait for each collective where it is started.
 	NoOverlap bool
+	// Half is the half type of the recipe's precision: BF16 or F16; anything else means fp32 throughout. The optimizer then keeps the
+	// exact parameters as state, and Params holds them rounded.
+	Half tensor.DType
 	// Update says what the optimizer does with a parameter that is not frozen.
 	Update func(param graph.ParamAttrs) (Update, error)
 }

@@ -11,6 +11,7 @@ import (
 	"starling/core/comm"
 	"starling/core/device"
 	"starling/core/graph"
+	"starling/core/tensor"
 )
 
 // The table of the ZeRO paper (figure 1): 7.5 billion parameters on 64 ranks, mixed precision with Adam.
@@ -81,6 +82,7 @@ func TestSharesMakeUpEveryParameter(t *testing.T) {
 				owned := map[string]int{}
 				for rank := range world {
 					s := sharded(world, rank, stage, lanes)
+					s.Half = []tensor.DType{tensor.F32, tensor.BF16, tensor.F16}[world%3]
 					s.BucketBytes, s.KeepGathered, s.NoOverlap = 60<<10, rank == 1, rank == 2
 					p := mustBuild(t, g, s)
 					forward := gpt(t, gptSize{B: 1, T: 8, C: 64, V: 200, Layers: 2, Heads: 2}, false)

@@ -15,7 +15,8 @@ import (
 const (
 	sumPrefix      = "sum "      // the whole gradient
 	partialsPrefix = "partials " // sums of squares of its blocks
-	paramPrefix    = "param "    // the parameter after its update
+	paramPrefix    = "param "    // the exact parameter before or after its update
+	weightPrefix   = "weight "   // the parameter as it is used, rounded, after its update
 	statePrefix    = "state "    // a slot before or after it
 	hyperPrefix    = "hyper "    // a row of the table of hyper-parameters
 )
@@ -105,7 +106,7 @@ func (p *Plan) buildUpdate(*State) error {
 			continue
 		}
 		before := len(b.G.Nodes)
-		if err := q.applyUpdate(b, rows); err != nil {
+		if err := p.applyUpdate(b, q, rows); err != nil {
 			return fmt.Errorf("optimizer for parameter %s: %w", q.Name, err)
 		}
 		for _, n := range b.G.Nodes[before:] {
@@ -161,7 +162,7 @@ func (p *Plan) gatherUpdated(l *lowering, unitOf map[*graph.Node]int) {
 
 func hyperName(group int) string { return fmt.Sprintf("%s%d", hyperPrefix, group) }
 
-func (q *Param) applyUpdate(b *graph.Builder, rows []*graph.Value) error {
+func (p *Plan) applyUpdate(b *graph.Builder, q *Param, rows []*graph.Value) error {
 	b.Pos, b.Block = q.Pos, q.Block
 	input := func(name string) (*graph.Value, error) {
 		v, err := b.Apply(graph.OpInput, graph.InputAttrs{Name: name, DType: tensor.F32, Shape: graph.MakeDims(q.ownedType().Shape)})
@@ -194,6 +195,13 @@ func (q *Param) applyUpdate(b *graph.Builder, rows []*graph.Value) error {
 		return fmt.Errorf("%s has %d results for the parameter and %d slots", q.update.Op.Name, len(out), len(q.Slots))
 	}
 	b.Output(paramPrefix+q.Name, out[0])
+	if p.Settings.half() {
+		w, err := b.Apply(graph.OpCast, graph.CastAttrs{To: p.Settings.Half}, out[0])
+		if err != nil {
+			return err
+		}
+		b.Output(weightPrefix+q.Name, w[0])
+	}
 	for i, s := range q.Slots {
 		b.Output(statePrefix+s.Key, out[1+i])
 	}
@@ -214,6 +222,9 @@ func (p *Plan) normPlace(name string) (device.Operand, bool) {
 // updatePlace finds the places of the update segment's inputs and results.
 func (p *Plan) updatePlace(name string, table device.Operand) (device.Operand, bool) {
 	if q := p.paramAfter(name, paramPrefix); q != nil {
+		return q.Exact, true
+	}
+	if q := p.paramAfter(name, weightPrefix); q != nil {
 		return q.OwnedPlace(), true
 	}
 	if key, ok := strings.CutPrefix(name, statePrefix); ok {

@@ -29,6 +29,7 @@ func namespaces() []namespace {
 		{"plugin", "extensions that are programs of their own", pluginDeclarations()},
 		{"schedule", "learning rates over the optimizer steps", scheduleDeclarations()},
 		{"precision", "number formats", precisionDeclarations()},
+		{"loss_scale", "what small gradients are multiplied by in 16 bits", lossScaleDeclarations()},
 		{"parallel", "placement", parallelDeclarations()},
 		{"action", "what the hooks on_step and on_eval may return", actionDeclarations()},
 		{"math", "functions of numbers, the same bits on every machine", mathDeclarations()},

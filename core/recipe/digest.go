@@ -26,6 +26,9 @@ func Digest(spec *train.Spec) (string, error) {
 	writeCanonical(h, g)
 	fmt.Fprintf(h, "optimizer %v\n", spec.Optimizer)
 	fmt.Fprintf(h, "clip %v\nprecision %s\n", spec.ClipNorm, spec.Precision)
+	if spec.LossScale.Active() {
+		fmt.Fprintf(h, "loss scale %v\n", spec.LossScale)
+	}
 	fmt.Fprintf(h, "data %v\n", d.Source)
 	fmt.Fprintf(h, "batch %d %d lanes %d shuffle %v\n", d.GlobalBatch, d.MicroBatch, d.LaneCount(), d.Shuffle)
 	fmt.Fprintf(h, "seed %d steps %d epochs %d\n", spec.Seed, spec.Steps, spec.Epochs)

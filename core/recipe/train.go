@@ -9,6 +9,7 @@ import (
 
 	"starling/core/data"
 	"starling/core/graph"
+	"starling/core/optim"
 	"starling/core/train"
 )
 
@@ -27,13 +28,82 @@ func frameDeclarations() []declaration {
 	}
 }
 
+// precision is a number format of weights and activations, and the loss scale that goes with it.
+type precision struct {
+	name  string
+	scale optim.LossScale
+}
+
 func precisionDeclarations() []declaration {
-	return []declaration{{"fp32()", "32-bit floating point throughout", func(c *call) (starlark.Value, error) {
-		if err := c.unpack(); err != nil {
-			return nil, err
-		}
-		return c.newSetting("precision", "fp32"), nil
-	}}}
+	return []declaration{
+		{"fp32()", "32-bit floating point throughout", func(c *call) (starlark.Value, error) {
+			if err := c.unpack(); err != nil {
+				return nil, err
+			}
+			return c.newSetting("precision", precision{name: "fp32"}), nil
+		}},
+		{"bf16()", "weights in use, products and activations in bfloat16; the optimizer's weights, sums of gradients, norms, softmax and loss in 32 bits", func(c *call) (starlark.Value, error) {
+			if err := c.unpack(); err != nil {
+				return nil, err
+			}
+			return c.newSetting("precision", precision{name: "bf16"}), nil
+		}},
+		{"fp16(loss_scale = None)", "as bf16, in IEEE half precision, whose range is small: the loss is scaled, by default by loss_scale.dynamic()", func(c *call) (starlark.Value, error) {
+			var scale *setting
+			if err := c.unpack(kindOf{"loss scale", "loss_scale.dynamic(…) or loss_scale.static(…)", &scale}); err != nil {
+				return nil, err
+			}
+			p := precision{"fp16", optim.DefaultLossScale}
+			if scale != nil {
+				p.scale = payload[optim.LossScale](scale)
+			}
+			return c.newSetting("precision", p), nil
+		}},
+	}
+}
+
+func lossScaleDeclarations() []declaration {
+	return []declaration{
+		{`dynamic(init = 32768.0, factor = 2.0, window = 2000, hysteresis = 1, floor = 1.0, backoff = "at_once")`,
+			"grows by factor after window clean steps; a step that overflows is skipped, and the hysteresis-th such step since it grew divides the scale by factor, at_once or at the window_end; " +
+				"an overflow at the floor ends the run", makeDynamicScale},
+		{"static(scale)", "always the same; a step that overflows is skipped, a hundred in a row end the run", func(c *call) (starlark.Value, error) {
+			var l optim.LossScale
+			if err := c.unpack(&l.Init); err != nil {
+				return nil, err
+			}
+			if !(l.Init > 0) {
+				return nil, c.bad("scale", "scale = %v must be above 0", l.Init)
+			}
+			return c.newLossScale(l)
+		}},
+	}
+}
+
+func makeDynamicScale(c *call) (starlark.Value, error) {
+	l := optim.LossScale{Dynamic: true}
+	var backoff string
+	if err := c.unpack(&l.Init, &l.Factor, &l.Window, &l.Hysteresis, &l.Floor, &backoff); err != nil {
+		return nil, err
+	}
+	switch backoff {
+	case "at_once":
+	case "window_end":
+		l.WindowEnd = true
+	default:
+		return nil, c.bad("backoff", "backoff = %q must be \"at_once\" (shrink with the overflow) or \"window_end\" (decide at every window-th step)", backoff)
+	}
+	if !(l.Init > 0) {
+		return nil, c.bad("init", "init = %v must be above 0", l.Init)
+	}
+	return c.newLossScale(l)
+}
+
+func (c *call) newLossScale(l optim.LossScale) (starlark.Value, error) {
+	if err := l.Validate(); err != nil {
+		return nil, c.errorf("%s", strings.TrimPrefix(err.Error(), "loss_scale: "))
+	}
+	return c.newSetting("loss scale", l), nil
 }
 
 func parallelDeclarations() []declaration {
@@ -212,7 +282,8 @@ func declareTrain(c *call) (starlark.Value, error) {
 	}
 	at("optimizer", opt)
 	if prec != nil {
-		spec.Precision = payload[string](prec)
+		p := payload[precision](prec)
+		spec.Precision, spec.LossScale = p.name, p.scale
 		at("precision", prec)
 	}
 	if par != nil {

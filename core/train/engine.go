@@ -2,15 +2,12 @@ package train
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
 	"math"
 	"os"
 	"slices"
 	"time"
 
-	"starling/core/checkpoint"
 	"starling/core/data"
 	"starling/core/device"
 	"starling/core/graph"
@@ -180,23 +177,6 @@ func (e *engine) bind() error {
 	return nil
 }
 
-// initialise draws the parameters' initial values and the slots'.
-func (e *engine) initialise(seed uint64) {
-	for _, p := range e.plan.Params {
-		first := 0
-		if p.Sharded {
-			first = p.Owned.Lo
-		}
-		graph.InitValues(p.ParamAttrs, seed, first, device.View[float32](e.mem, p.Place))
-		for _, s := range p.Slots {
-			v := device.View[float32](e.mem, s.Place)
-			for i := range v {
-				v[i] = float32(s.Init)
-			}
-		}
-	}
-}
-
 // together reports whether every rank must take part whenever the model runs, because each holds a part of its parameters.
 func (e *engine) together() bool {
 	return slices.ContainsFunc(e.plan.Units, func(u *plan.Unit) bool { return u.Sharded })
@@ -214,14 +194,25 @@ type stepOut struct {
 	loss, lossSum, weight, norm float64
 	tokens                      int64
 	stop                        bool
-	trace                       StepTrace
+	// overflow, if set, is the first parameter in name order whose gradient is not finite: the step was not taken.
+	overflow *plan.Param
+	trace    StepTrace
+}
+
+// stepIn is what a step is told.
+type stepIn struct {
+	step  int // tried so far, which address data and random numbers
+	taken int // updates so far, which the optimizer counts
+	rate  float64
+	scale float64 // of the loss
+	stop  bool
 }
 
 // step runs the micro-batches of this rank, waits for the gradients of all ranks, and updates the parameters.
-func (e *engine) step(ctx context.Context, loader *data.Loader, step int, rate float64, stop bool) (stepOut, error) {
-	e.trace.begin(step)
+func (e *engine) step(ctx context.Context, loader *data.Loader, in stepIn) (stepOut, error) {
+	e.trace.begin(in.step)
 	e.collect.begin(ctx, &e.trace)
-	e.seed[0] = float32(1 / e.nominal)
+	e.seed[0] = float32(in.scale / e.nominal)
 	i := 0
 	for k, lane := range e.lanes {
 		e.collect.round = lane.Round
@@ -236,14 +227,14 @@ func (e *engine) step(ctx context.Context, loader *data.Loader, step int, rate f
 			last := m == lane.MicroBatches.Hi-1
 			e.run = device.Env{FirstInLane: m == lane.MicroBatches.Lo, LastInLane: last, LastOnRank: last && k == len(e.lanes)-1,
 				Merges: lane.Merges, Comm: e.collect}
-			if err := e.microBatch(ctx, loader, step, m, i, lane.Buffer); err != nil {
+			if err := e.microBatch(ctx, loader, in.step, m, i, lane.Buffer); err != nil {
 				return stepOut{}, err
 			}
 			i++
 		}
 	}
 	e.trace.BackwardEnd = time.Now()
-	return e.finishStep(ctx, step, rate, stop)
+	return e.finishStep(ctx, in)
 }
 
 // microBatch loads one micro-batch into IO and runs forward and backward on it.
@@ -268,11 +259,11 @@ func (e *engine) microBatch(ctx context.Context, loader *data.Loader, step, inde
 }
 
 // finishStep exchanges the micro-batches' figures, then computes the norm and updates.
-func (e *engine) finishStep(ctx context.Context, step int, rate float64, stop bool) (stepOut, error) {
+func (e *engine) finishStep(ctx context.Context, in stepIn) (stepOut, error) {
 	var out stepOut
 	flag := &e.figures[len(e.figures)-1]
 	*flag = 0
-	if stop {
+	if in.stop {
 		*flag = 1
 	}
 	if err := e.exchange(ctx, &out); err != nil {
@@ -286,14 +277,15 @@ func (e *engine) finishStep(ctx context.Context, step int, rate float64, stop bo
 		return out, err
 	}
 	out.trace = e.trace
-	// The backward pass averaged over the nominal weight; correct to the exact one.
-	scale := e.nominal / out.weight
+	// The backward pass averaged over the nominal weight; correct to the exact one, and undo the loss's scale.
+	scale := e.nominal / out.weight / in.scale
 	sum, bad, err := e.squaredNorm(ctx)
 	if err != nil {
 		return out, err
 	}
 	if bad != nil {
-		return out, e.notFinite(step, *bad)
+		out.overflow = bad
+		return out, nil
 	}
 	out.norm = scale * math.Sqrt(sum)
 	if c := e.spec.ClipNorm; c > 0 {
@@ -302,10 +294,10 @@ func (e *engine) finishStep(ctx context.Context, step int, rate float64, stop bo
 		}
 	}
 	for g, row := range e.hyper {
-		e.spec.Optimizer.Hyper(row, g, step, rate, scale)
+		e.spec.Optimizer.Hyper(row, g, in.taken, in.rate, scale)
 	}
 	// The update segment ends with what makes every rank whole again, so plugins come first.
-	if err := e.external.step(ctx, step, scale, e.hyper); err != nil {
+	if err := e.external.step(ctx, in.taken, scale, e.hyper); err != nil {
 		return out, err
 	}
 	if err := e.update.Run(&device.Env{Comm: e.collect}); err != nil {
@@ -374,90 +366,22 @@ func (e *engine) exchange(ctx context.Context, out *stepOut) error {
 	return nil
 }
 
-// notFinite names the first parameter whose gradient is not finite. Every rank sees the same gradient, so every rank stops.
-func (e *engine) notFinite(step int, p plan.Param) error {
+// notFinite is the error of a gradient that is not finite, of the first such parameter in name order. Every rank sees the same
+// gradient, so every rank stops.
+func notFinite(step int, p *plan.Param, scale float64) error {
 	where := ""
+	if p.Block != "" {
+		where = " (block " + p.Block + ")"
+	}
 	if p.Pos.File != "" {
-		where = " (" + p.Pos.String() + ")"
+		where += " (" + p.Pos.String() + ")"
+	}
+	advice := "Lower the learning rate, clip the gradient (clip_norm), or look for a division or logarithm of 0 in the loss"
+	if scale != 1 {
+		advice = fmt.Sprintf("The loss scale is %v and cannot go down any further. ", scale) + advice
 	}
 	return fmt.Errorf("step %d: the gradient of %s%s is not finite (NaN or infinity), the first of the parameters in name order; "+
-		"nothing was updated. Lower the learning rate, clip the gradient (clip_norm), or look for a division or logarithm of 0 in the loss", step, p.Name, where)
-}
-
-// tensors lists this rank's part of parameters and optimizer state for a checkpoint, as views of the arenas.
-func (e *engine) tensors() ([]checkpoint.Tensor, error) {
-	var out []checkpoint.Tensor
-	for _, p := range e.plan.Params {
-		if p.Owned.Len() == 0 {
-			continue
-		}
-		out = append(out, e.piece(p.Name, &p, p.OwnedPlace()))
-		for _, s := range p.Slots {
-			t := e.piece(s.Key, &p, s.Place)
-			if s.Own {
-				t.Shape, t.Offset = s.Place.Shape, 0
-			}
-			out = append(out, t)
-		}
-	}
-	for _, t := range out {
-		if err := t.Validate(); err != nil {
-			return nil, err
-		}
-	}
-	return out, nil
-}
-
-// weights lists the parameters in name order, as this rank holds them.
-func (e *engine) weights() []checkpoint.Tensor {
-	var out []checkpoint.Tensor
-	for _, p := range e.plan.Params {
-		t := e.piece(p.Name, &p, p.Place)
-		if !p.Sharded {
-			t.Offset = 0
-		}
-		out = append(out, t)
-	}
-	return out
-}
-
-// piece is the part Owned of a parameter, or of state like it, at a place.
-func (e *engine) piece(name string, p *plan.Param, o device.Operand) checkpoint.Tensor {
-	return checkpoint.Tensor{Name: name, DType: checkpoint.DType(o.DType.Safetensors()), Shape: p.Whole.Shape, Offset: int64(p.Owned.Lo),
-		Data: device.View[byte](e.mem, o)}
-}
-
-// hash is the SHA-256 of all weights. Where parameters are sharded their pieces pass by every rank, one at a time.
-func (e *engine) hash(ctx context.Context) (string, error) {
-	sharded := false
-	for _, p := range e.plan.Params {
-		sharded = sharded || p.Sharded
-	}
-	if !sharded {
-		return checkpoint.WeightsHash(e.weights())
-	}
-	h := sha256.New()
-	var room []byte
-	for _, p := range e.plan.Params {
-		if !p.Sharded {
-			h.Write(device.View[byte](e.mem, p.Place))
-			continue
-		}
-		for r, share := range p.Shares {
-			if share.Len() == 0 {
-				continue
-			}
-			room = slices.Grow(room[:0], 4*share.Len())[:4*share.Len()]
-			if r == e.env.Rank {
-				copy(room, device.View[byte](e.mem, p.Place))
-			}
-			if err := e.env.Group.Broadcast(ctx, "hash of "+p.Name, r, room); err != nil {
-				return "", err
-			}
-			h.Write(room)
-		}
-	}
-	return hex.EncodeToString(h.Sum(nil)), nil
+		"nothing was updated. %s", step, p.Name, where, advice)
 }
 
 func (e *engine) close() {

@@ -30,7 +30,7 @@ func Generate(ctx context.Context, s *Spec, dev device.Device, dir string, best 
 			return "", 0, fmt.Errorf("allocating %d bytes for %v: %w", p.ArenaBytes[space], space, err)
 		}
 	}
-	if err := e.load(c, e.weights()); err != nil {
+	if err := e.loadWeights(c); err != nil {
 		return "", 0, fmt.Errorf("loading %s: %w", c.Path(), err)
 	}
 	t, err := newTextSampler(&only.Samples[0], s.Seed, e, e.mem, 0)

@@ -58,6 +58,7 @@ func (s *Spec) settings(world, rank int) plan.Settings {
 		GlobalBatch: s.Data.GlobalBatch, MicroBatch: s.Data.MicroBatch,
 		BucketBytes:      int64(s.Mesh.BucketMB * (1 << 20)),
 		FirstBucketBytes: int64(s.Mesh.FirstBucket * (1 << 20)),
+		Half:             halfTypes[s.Precision],
 		Zero:             s.Mesh.Zero,
 		KeepGathered:     s.Mesh.KeepGathered,
 		KeepWholeBytes:   int64(s.Mesh.KeepWholeKB * (1 << 10)),

@@ -33,7 +33,10 @@ type Result struct {
 	Overlap         float64  `json:"communication_hidden"`
 	WeightsSHA256   string   `json:"weights_sha256"`
 	Digest          string   `json:"recipe_digest"`
-	Stopped         string   `json:"stopped,omitempty"` // why the run ended early: "signal" or "hook"
+	// Skipped counts the steps, of Steps, that were not taken because a gradient overflowed; LossScale is the last scale.
+	Skipped   int     `json:"skipped_steps"`
+	LossScale float64 `json:"loss_scale,omitempty"`
+	Stopped   string  `json:"stopped,omitempty"` // why the run ended early: "signal" or "hook"
 }
 
 // ResultFile is the name of the result in a run folder.

@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"starling/core/comm"
 	"starling/core/data"
 	"starling/core/device"
+	"starling/core/plan"
 )
 
 // Env is what the surroundings of one rank give the trainer.
@@ -145,13 +147,14 @@ func (l *loop) prepare(ctx context.Context) error {
 	if l.saver, err = newSaver(s, &l.env, l.engine); err != nil {
 		return err
 	}
+	l.state.Scale = s.LossScale.Start()
 	l.state.Digest, l.state.Data = l.env.Digest, l.corpus.Fingerprint()
 	if l.env.Resume {
 		if err := l.resume(ctx); err != nil {
 			return err
 		}
-	} else {
-		l.engine.initialise(s.Seed)
+	} else if err := l.engine.initialise(s.Seed); err != nil {
+		return err
 	}
 	l.resumedAt = l.state.Step
 	if l.env.Rank == 0 && l.env.RunDir != "" {
@@ -241,9 +244,14 @@ func (l *loop) step(ctx context.Context) (m Metrics, stop bool, err error) {
 	t0 := time.Now()
 	sent0 := l.sent()
 	epoch, _ := l.sampler.Position(int64(l.state.Step))
-	rate := l.state.rate(l.spec.Optimizer.Rate(l.state.Step))
-	out, err := l.engine.step(ctx, l.loader, l.state.Step, rate, l.stopAsked())
+	st := &l.state
+	taken := st.Step - st.Skipped
+	in := stepIn{step: st.Step, taken: taken, rate: st.rate(l.spec.Optimizer.Rate(taken)), scale: st.Scale.Scale, stop: l.stopAsked()}
+	out, err := l.engine.step(ctx, l.loader, in)
 	if err != nil {
+		return nil, false, err
+	}
+	if err := l.rescale(out.overflow); err != nil {
 		return nil, false, err
 	}
 	now := time.Now()
@@ -252,18 +260,26 @@ func (l *loop) step(ctx context.Context) (m Metrics, stop bool, err error) {
 	if l.env.OnTrace != nil {
 		l.env.OnTrace(out.trace)
 	}
-	st := &l.state
 	st.Step++
 	st.Tokens += out.tokens
 	st.Seconds += now.Sub(t0).Seconds()
-	st.TrainLoss = out.loss
-	st.EpochLoss += out.lossSum
-	st.EpochWeight += out.weight
+	if out.overflow == nil {
+		st.TrainLoss = out.loss
+		st.EpochLoss += out.lossSum
+		st.EpochWeight += out.weight
+	}
 	if l.firstStep == 0 {
 		l.firstStep = now.Sub(l.env.Started).Seconds()
 	}
-	m = Metrics{"epoch": float64(epoch), "loss": out.loss, "lr": rate, "grad_norm": out.norm, "tokens": float64(st.Tokens),
+	loss := out.loss
+	if math.IsNaN(loss) || math.IsInf(loss, 0) { // of a step that was not taken
+		loss = st.TrainLoss
+	}
+	m = Metrics{"epoch": float64(epoch), "loss": loss, "lr": in.rate, "grad_norm": out.norm, "tokens": float64(st.Tokens),
 		"tokens_per_s": float64(out.tokens) / now.Sub(t0).Seconds()}
+	if l.spec.LossScale.Active() {
+		m["loss_scale"], m["skipped"] = in.scale, float64(st.Skipped)
+	}
 	if err := l.log.write("step", st.Step, m); err != nil {
 		l.env.Observe(Event{Kind: EventWarning, Text: err.Error()})
 	}
@@ -273,6 +289,26 @@ func (l *loop) step(ctx context.Context) (m Metrics, stop bool, err error) {
 	m["step"] = float64(st.Step)
 	delete(m, "tokens_per_s") // a hook decides on every rank alike, so it sees nothing that ranks measure for themselves
 	return m, out.stop, nil
+}
+
+// rescale moves the loss scale on after a step, and counts one that was not taken.
+func (l *loop) rescale(overflow *plan.Param) error {
+	st := &l.state
+	before := st.Scale.Scale
+	next, err := l.spec.LossScale.Next(st.Scale, overflow != nil)
+	if err != nil {
+		return notFinite(st.Step, overflow, before)
+	}
+	st.Scale = next
+	if overflow == nil {
+		return nil
+	}
+	st.Skipped++
+	if l.env.Rank == 0 {
+		l.env.Observe(Event{Kind: EventNote, Step: st.Step, Text: fmt.Sprintf("step %d is skipped: with a loss scale of %v the gradient of %s overflows; the scale is now %v",
+			st.Step, before, overflow.Name, next.Scale)})
+	}
+	return nil
 }
 
 func (l *loop) sent() int64 {
@@ -407,7 +443,10 @@ func (l *loop) finish(ctx context.Context) (*Result, error) {
 		FirstStepS: l.firstStep, DataIndexS: l.indexSecs, Ranks: l.env.World, Threads: l.env.Threads, Kernels: l.env.Device.KernelSet(),
 		DataFingerprint: l.corpus.Fingerprint(), TrainLoss: st.TrainLoss, Eval: st.Eval, Digest: l.env.Digest,
 		Parameters: l.engine.plan.Summary().Parameters, SentBytes: l.sentPerStep, Overlap: l.hidden.fraction(),
-		WeightsSHA256: hash}
+		WeightsSHA256: hash, Skipped: st.Skipped}
+	if l.spec.LossScale.Active() {
+		r.LossScale = st.Scale.Scale
+	}
 	if st.Step > 0 {
 		e, _ := l.sampler.Position(int64(st.Step - 1))
 		r.Epoch = int(e)

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"slices"
 
 	"starling/core/checkpoint"
 	"starling/core/comm"
@@ -148,8 +147,7 @@ func (l *loop) resume(ctx context.Context) error {
 		path = string(all[0])
 	}
 	if path == "" {
-		l.engine.initialise(l.spec.Seed)
-		return nil
+		return l.engine.initialise(l.spec.Seed)
 	}
 	if c == nil {
 		var err error
@@ -184,31 +182,15 @@ func (l *loop) restore(c *checkpoint.Checkpoint) error {
 	if st.Data != l.state.Data {
 		return fmt.Errorf("the training data has changed since (fingerprint %.12s, now %.12s), so the run cannot go on as it began; restore the data or start a new run", st.Data, l.state.Data)
 	}
-	tensors, err := l.engine.tensors()
-	if err != nil {
+	if err := l.engine.loadWeights(c); err != nil {
 		return err
 	}
-	// Parameters are whole on every rank unless they are sharded, whatever part of them it writes.
-	if err := l.engine.load(c, append(l.engine.weights(), tensors...)); err != nil {
+	if err := l.engine.loadState(c); err != nil {
 		return err
+	}
+	if st.Scale.Scale == 0 { // written before there were scales
+		st.Scale = l.state.Scale
 	}
 	l.state = st
-	return nil
-}
-
-// load fills tensors from a checkpoint.
-func (e *engine) load(c *checkpoint.Checkpoint, tensors []checkpoint.Tensor) error {
-	for _, t := range tensors {
-		info, ok := c.Lookup(t.Name)
-		if !ok {
-			return fmt.Errorf("it holds no tensor %q", t.Name)
-		}
-		if info.DType != t.DType || !slices.Equal(info.Shape, t.Shape) {
-			return fmt.Errorf("%s is %s%v there and %s%v in the recipe", t.Name, info.DType, info.Shape, t.DType, t.Shape)
-		}
-		if err := c.ReadRange(t.Name, t.Offset, t.Data); err != nil {
-			return err
-		}
-	}
 	return nil
 }

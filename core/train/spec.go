@@ -8,6 +8,7 @@ import (
 	"starling/core/graph"
 	"starling/core/optim"
 	"starling/core/plan"
+	"starling/core/tensor"
 )
 
 // Spec is a run: everything that a recipe says. It holds no memory of tensors and starts nothing.
@@ -21,7 +22,8 @@ type Spec struct {
 	Data      Data
 	Optimizer optim.Optimizer
 	ClipNorm  float64 // maximal global norm of the gradient; 0: no clipping
-	Precision string  // "fp32"
+	Precision string  // "fp32", "bf16" or "fp16"
+	LossScale optim.LossScale
 	Mesh      Mesh
 
 	// Exactly one of Steps and Epochs is set.
@@ -187,6 +189,12 @@ func (s *Spec) Validate() error {
 	} else if err := s.Optimizer.Validate(); err != nil {
 		bad("optimizer", "optimizer: %v", err)
 	}
+	if _, ok := halfTypes[s.Precision]; !ok && s.Precision != "fp32" && s.Precision != "" {
+		bad("precision", "precision = %q: must be fp32, bf16 or fp16", s.Precision)
+	}
+	if err := s.LossScale.Validate(); err != nil {
+		bad("precision", "%v", err)
+	}
 	if !(s.ClipNorm >= 0) {
 		bad("train", "train: clip_norm = %v: must be at least 0 (0 turns clipping off)", s.ClipNorm)
 	}
@@ -203,6 +211,9 @@ func (s *Spec) Validate() error {
 	}
 	return errors.Join(errs...)
 }
+
+// halfTypes are the precisions in which weights and activations take two bytes.
+var halfTypes = map[string]tensor.DType{"bf16": tensor.BF16, "fp16": tensor.F16}
 
 func nearestDivisor(n, want int) int {
 	for d := min(want, n); d > 1; d-- {

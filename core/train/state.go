@@ -1,10 +1,16 @@
 package train
 
+import "starling/core/optim"
+
 // State is the trainer's loop state: everything beside parameters and optimizer state that the next step
 // depends on. A checkpoint stores it whole.
 type State struct {
-	Step   int   `json:"step"`   // optimizer steps taken
+	Step   int   `json:"step"`   // optimizer steps tried
 	Tokens int64 `json:"tokens"` // target elements trained on
+
+	// Skipped counts the steps that were not taken because a gradient overflowed: the schedule and the optimizer count Step - Skipped.
+	Skipped int              `json:"skipped,omitempty"`
+	Scale   optim.ScaleState `json:"loss_scale"`
 
 	// The hooks' overrides of the schedule.
 	LR      *float64 `json:"lr,omitempty"`
