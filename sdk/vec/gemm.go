@@ -19,6 +19,10 @@ type GemmArgs struct {
 	C          []float32
 	LDC        int
 	Accumulate bool // add to C; otherwise C is overwritten and may hold anything
+
+	// Packed is nil, or GemmPacked(g) elements that GemmPack has filled: op(B) in
+	// the order in which tiles read it, for callers that compute C in several blocks.
+	Packed []float32
 }
 
 // check panics if a slice is too short for its shape and stride.
@@ -58,6 +62,12 @@ func Gemm(g *GemmArgs, i0, i1, j0, j1 int, scratch []float32) {
 	if need := GemmScratch(g); len(scratch) < need {
 		panic(fmt.Sprintf("vec.Gemm: scratch of %d elements, need %d", len(scratch), need))
 	}
+	if g.Packed != nil {
+		g.checkPacked()
+		if j0%gemmNR != 0 {
+			panic(fmt.Sprintf("vec.Gemm: with a packed B, blocks begin at multiples of %d columns, not at %d", gemmNR, j0))
+		}
+	}
 	if g.K == 0 {
 		if !g.Accumulate {
 			for i := i0; i < i1; i++ {
@@ -76,19 +86,60 @@ const (
 	gemmNR = 32  // columns of the widest tile
 )
 
+// packSquare is the steps that packing writes at once at most: panels of a packed block
+// lie a multiple of it apart, so that whole squares may be written.
+const packSquare = 16
+
+// blockSteps is the steps of a block of k: equal blocks rather than a short last
+// one, of whole squares.
+func blockSteps(k int) int {
+	k = max(k, 1)
+	blocks := (k + gemmKC - 1) / gemmKC
+	return roundUp((k+blocks-1)/blocks, packSquare)
+}
+
+func roundUp(n, to int) int { return (n + to - 1) / to * to }
+
 // GemmScratch is the number of scratch elements any block of g needs; it does
 // not depend on the kernel set.
 func GemmScratch(g *GemmArgs) int {
-	kc := min(g.K, gemmKC)
-	nc := (min(g.N, gemmNC) + gemmNR - 1) / gemmNR * gemmNR
-	return kc*nc + gemmSlack + gemmGroup*16*(kc+16)
+	kc := roundUp(min(g.K, gemmKC), packSquare)
+	need := gemmGroup * 16 * (kc + 16)
+	if g.Packed == nil {
+		need += kc * roundUp(min(g.N, gemmNC), gemmNR)
+	}
+	return need
+}
+
+// GemmPacked is the number of elements that op(B) takes when packed; it does not
+// depend on the kernel set.
+func GemmPacked(g *GemmArgs) int { return roundUp(g.K, packSquare) * roundUp(g.N, gemmNR) }
+
+// GemmPack fills g.Packed with steps k0 to k1 (exclusive) and columns j0 to j1 of op(B). Calls
+// may run at the same time: k0 is a multiple of GemmPackSteps(g), j0 of 32, k1 and
+// j1 are too or lie at the end.
+func GemmPack(g *GemmArgs, k0, k1, j0, j1 int) {
+	g.check()
+	g.checkPacked()
+	kc := blockSteps(g.K)
+	if k0 < 0 || k0 > k1 || k1 > g.K || k0%kc != 0 || k1%kc != 0 && k1 != g.K ||
+		j0 < 0 || j0 > j1 || j1 > g.N || j0%gemmNR != 0 || j1%gemmNR != 0 && j1 != g.N {
+		panic(fmt.Sprintf("vec.GemmPack: steps [%d, %d) and columns [%d, %d) of %d by %d are no whole panels", k0, k1, j0, j1, g.K, g.N))
+	}
+	gemmPack(g, k0, k1, j0, j1)
+}
+
+// GemmPackSteps is the unit in which GemmPack cuts k.
+func GemmPackSteps(g *GemmArgs) int { return blockSteps(g.K) }
+
+func (g *GemmArgs) checkPacked() {
+	if need := GemmPacked(g); len(g.Packed) < need {
+		panic(fmt.Sprintf("vec.Gemm: packed B of %d elements, need %d", len(g.Packed), need))
+	}
 }
 
 // gemmGroup is how many panels of a transposed A are copied at a time.
 const gemmGroup = 8
-
-// gemmSlack is how far packing by whole squares may write past the packed block.
-const gemmSlack = 16 * gemmNR
 
 // GemmTasks suggests rows and columns per block for a product of this shape: big
 // enough to hide packing, small enough to spread over threads. It depends on

@@ -1,8 +1,11 @@
 package vec
 
+import "unsafe"
+
 // tileFunc multiplies some rows of A by n columns of packed or unpacked B;
-// strides are in bytes.
-type tileFunc func(k int, a *float32, lda int, b *float32, ldb, bpanel int, c *float32, ldc, n, load int)
+// strides are in bytes. Meanwhile it fetches what is needed next: two rows of A
+// from pf on for each panel of B (byRow), or lines pfstep bytes apart (byStep).
+type tileFunc func(k int, a *float32, lda int, b *float32, ldb, bpanel int, c *float32, ldc, n, load int, pf *float32, pfstep int)
 
 // tiling is a kernel set's tile: how high, how wide, and its functions by
 // height.
@@ -66,25 +69,55 @@ func gemmBlock(g *GemmArgs, i0, i1, j0, j1 int, scratch []float32) {
 }
 
 // block walks C in strips of gemmNC columns and k in blocks of at most gemmKC,
-// packs that part of B, and runs the tiles over panels of rows.
+// packs that part of B unless it is packed already, and runs the tiles over panels
+// of rows.
 func (t *tiling) block(g *GemmArgs, i0, i1, j0, j1 int, scratch []float32) {
-	blocks := (g.K + gemmKC - 1) / gemmKC
-	kc := (g.K + blocks - 1) / blocks
+	kc := blockSteps(g.K)
 	for j := j0; j < j1; j += gemmNC {
 		n := min(gemmNC, j1-j)
 		for k := 0; k < g.K; k += kc {
 			steps := min(kc, g.K-k)
-			b := t.packB(g, i1-i0, k, steps, j, n, scratch)
+			rest := scratch
+			var b operandB
+			if g.Packed != nil {
+				b = t.packed(g, k, steps, j)
+			} else {
+				b = t.packB(g, i1-i0, k, steps, j, n, scratch)
+				rest = scratch[roundUp(steps, packSquare)*roundUp(n, t.cols):]
+			}
 			load := 0
 			if g.Accumulate || k > 0 {
 				load = 1
 			}
-			t.panels(g, i0, i1, k, steps, b, j, n, load, scratch[steps*roundUp(n, t.cols)+gemmSlack:])
+			t.panels(g, i0, i1, k, steps, b, j, n, load, rest)
 		}
 	}
 }
 
-func roundUp(n, to int) int { return (n + to - 1) / to * to }
+// packed is where block k of a packed B has column j, which begins a panel.
+func (t *tiling) packed(g *GemmArgs, k, steps, j int) operandB {
+	high := roundUp(steps, packSquare)
+	return operandB{&g.Packed[k*roundUp(g.N, gemmNR)+j*high], 4 * t.cols, 4 * t.cols * high}
+}
+
+func gemmPack(g *GemmArgs, k0, k1, j0, j1 int) {
+	var t *tiling
+	switch active {
+	case setAVX512:
+		t = &tiles512
+	case setAVX2:
+		t = &tiles256
+	default:
+		return
+	}
+	kc := blockSteps(g.K)
+	for k := k0; k < k1; k += kc {
+		steps := min(kc, g.K-k)
+		for j := j0; j < j1; j += gemmNC {
+			t.copyB(g, k, steps, j, min(gemmNC, j1-j), g.Packed[k*roundUp(g.N, gemmNR)+j*roundUp(steps, packSquare):])
+		}
+	}
+}
 
 // operandB says where a block of op(B) lies: panel p's step k begins p·panel +
 // k·ld bytes after the start.
@@ -103,21 +136,29 @@ func (t *tiling) packB(g *GemmArgs, rows, k, kc, j, n int, scratch []float32) op
 	if !g.TransB && rows <= 2*t.rows && (t.masksB || n%t.cols == 0) {
 		return operandB{&g.B[k*g.LDB+j], 4 * g.LDB, 4 * t.cols}
 	}
-	if g.TransB {
-		t.packBTransposed(g, k, kc, j, n, scratch)
-	} else {
-		for y := 0; y < kc; y += packRows {
-			for c := 0; c < n; c += t.cols {
-				t.packColumns(min(packRows, kc-y), &g.B[(k+y)*g.LDB+j+c], 4*g.LDB, &scratch[c*kc+y*t.cols], min(t.cols, n-c))
-			}
-		}
-	}
-	return operandB{&scratch[0], 4 * t.cols, 4 * t.cols * kc}
+	t.copyB(g, k, kc, j, n, scratch)
+	return operandB{&scratch[0], 4 * t.cols, 4 * t.cols * roundUp(kc, packSquare)}
 }
 
-func (t *tiling) packBTransposed(g *GemmArgs, k, kc, j, n int, scratch []float32) {
+// copyB copies kc steps and n columns of op(B) into panels, which lie a whole
+// number of squares apart.
+func (t *tiling) copyB(g *GemmArgs, k, kc, j, n int, dst []float32) {
+	if g.TransB {
+		t.copyBTransposed(g, k, kc, j, n, dst)
+		return
+	}
+	high := roundUp(kc, packSquare)
+	for y := 0; y < kc; y += packRows {
+		for c := 0; c < n; c += t.cols {
+			t.packColumns(min(packRows, kc-y), &g.B[(k+y)*g.LDB+j+c], 4*g.LDB, &dst[c*high+y*t.cols], min(t.cols, n-c))
+		}
+	}
+}
+
+func (t *tiling) copyBTransposed(g *GemmArgs, k, kc, j, n int, to []float32) {
+	high := roundUp(kc, packSquare)
 	for c := 0; c < n; c += t.cols {
-		dst := scratch[c*kc:]
+		dst := to[c*high:]
 		x, w := 0, min(t.cols, n-c)
 		for ; x+t.square <= w; x += t.square {
 			t.packTransposed(kc, &g.B[(j+c+x)*g.LDB+k], 4*g.LDB, &dst[x])
@@ -148,19 +189,49 @@ func (t *tiling) panels(g *GemmArgs, i0, i1, k, kc int, b operandB, j, n, load i
 			if group == 0 {
 				t.packA(g, at, p, min(p+gemmGroup, panels), k, kc, scratch)
 			}
-			t.byStep[m](kc, &scratch[group*kc*t.stepWidth], 4*t.stepWidth, b.start, b.ld, b.panel, c, 4*g.LDC, n, load)
+			t.stepsAhead(g, at, p, panels, k, kc, m, &scratch[group*kc*t.stepWidth], b, c, n, load)
 		case g.TransA:
-			t.byStep[m](kc, &g.A[k*g.LDA+i], 4*g.LDA, b.start, b.ld, b.panel, c, 4*g.LDC, n, load)
+			a := &g.A[k*g.LDA+i]
+			t.byStep[m](kc, a, 4*g.LDA, b.start, b.ld, b.panel, c, 4*g.LDC, n, load, a, 0)
 		case copies:
 			ld := kc + 16
 			for r := range m {
 				copy(scratch[r*ld:], g.A[(i+r)*g.LDA+k:][:kc])
 			}
-			t.byRow[m](kc, &scratch[0], 4*ld, b.start, b.ld, b.panel, c, 4*g.LDC, n, load)
+			t.byRow[m](kc, &scratch[0], 4*ld, b.start, b.ld, b.panel, c, 4*g.LDC, n, load, &scratch[0], 0)
 		default:
-			t.byRow[m](kc, &g.A[i*g.LDA+k], 4*g.LDA, b.start, b.ld, b.panel, c, 4*g.LDC, n, load)
+			next := &g.A[i*g.LDA+k]
+			if p+1 < panels {
+				next = &g.A[(i+m)*g.LDA+k]
+			} else if k+kc < g.K {
+				next = &g.A[i0*g.LDA+k+kc]
+			}
+			t.byRow[m](kc, &g.A[i*g.LDA+k], 4*g.LDA, b.start, b.ld, b.panel, c, 4*g.LDC, n, load, next, 0)
 		}
 	}
+}
+
+// fetchTiles is how many tiles fetch the next group's panel of a transposed A, a row in four
+// steps each.
+const fetchTiles = 4
+
+// stepsAhead multiplies a copied panel and meanwhile fetches the rows from
+// which the panel one group later will be copied.
+func (t *tiling) stepsAhead(g *GemmArgs, at func(p int) int, p, panels, k, kc, m int, a *float32, b operandB, c *float32, n, load int) {
+	q, y := p+gemmGroup, k
+	if q >= panels { // the group after the last is the first of the next block of k
+		q, y = p%gemmGroup, k+kc
+	}
+	first := fetchTiles * t.cols
+	if y >= g.K || n < 2*first {
+		t.byStep[m](kc, a, 4*t.stepWidth, b.start, b.ld, b.panel, c, 4*g.LDC, n, load, a, 0)
+		return
+	}
+	next := &g.A[y*g.LDA+at(q)]
+	t.byStep[m](kc, a, 4*t.stepWidth, b.start, b.ld, b.panel, c, 4*g.LDC, first, load, next, 4*g.LDA)
+	rest := operandB{(*float32)(unsafe.Add(unsafe.Pointer(b.start), fetchTiles*b.panel)), b.ld, b.panel}
+	c = (*float32)(unsafe.Add(unsafe.Pointer(c), 4*first))
+	t.byStep[m](kc, a, 4*t.stepWidth, rest.start, b.ld, b.panel, c, 4*g.LDC, n-first, load, a, 0)
 }
 
 // packA copies panels p to end of a transposed A.

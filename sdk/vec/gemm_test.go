@@ -92,6 +92,9 @@ func TestGemmIsOneChainPerElement(t *testing.T) {
 	for i := range 240 {
 		products = append(products, newProduct(r, pick(), pick(), pick(), i&1 != 0, i&2 != 0, i&4 != 0))
 	}
+	for i := range 8 { // many panels of rows, wide enough that a transposed A is copied
+		products = append(products, newProduct(r, 150+i, 270+16*i, 20+gemmKC*(i&1), true, i&2 != 0, i&4 != 0))
+	}
 	for i := range 8 { // several blocks of k and strips of columns
 		products = append(products, newProduct(r, 3+i, 5+i, gemmKC+1, i&1 != 0, i&2 != 0, i&4 != 0))
 		products = append(products, newProduct(r, 2, gemmNC+1+16*i, 3, i&1 != 0, i&2 != 0, i&4 != 0))
@@ -114,6 +117,25 @@ func TestGemmIsOneChainPerElement(t *testing.T) {
 				for i := (g.M - 1) / mb * mb; i >= 0; i -= mb {
 					for j := 0; j < g.N; j += nb {
 						Gemm(&g, i, min(i+mb, g.M), j, min(j+nb, g.N), scratch)
+					}
+				}
+				p.check(t, g.C)
+
+				// B packed beforehand, last pieces first.
+				g.C = append(g.C[:0], p.C...)
+				g.Packed = make([]float32, GemmPacked(&g))
+				Fill(g.Packed, float32(math.NaN()))
+				steps, width := GemmPackSteps(&g), gemmNR*(1+r.IntN(3))
+				for k := (g.K - 1) / steps * steps; k >= 0; k -= steps {
+					for j := (g.N - 1) / width * width; j >= 0; j -= width {
+						GemmPack(&g, k, min(k+steps, g.K), j, min(j+width, g.N))
+					}
+				}
+				scratch = make([]float32, GemmScratch(&g))
+				Fill(scratch, float32(math.NaN()))
+				for i := (g.M - 1) / mb * mb; i >= 0; i -= mb {
+					for j := 0; j < g.N; j += width {
+						Gemm(&g, i, min(i+mb, g.M), j, min(j+width, g.N), scratch)
 					}
 				}
 				p.check(t, g.C)
@@ -162,6 +184,25 @@ func TestGemmRefusesWhatDoesNotFit(t *testing.T) {
 				scratch = GemmScratch(&g)
 			}
 			Gemm(&g, 0, i1, 0, g.N, make([]float32, scratch))
+		}()
+	}
+	for want, f := range map[string]func(g *GemmArgs){
+		"vec.Gemm: packed B of 511 elements, need 512":                                func(g *GemmArgs) { GemmPack(g, 0, 4, 0, 3) },
+		"vec.GemmPack: steps [1, 4) and columns [0, 3) of 4 by 3 are no whole panels": func(g *GemmArgs) { g.Packed = make([]float32, 512); GemmPack(g, 1, 4, 0, 3) },
+		"vec.Gemm: with a packed B, blocks begin at multiples of 32 columns, not at 1": func(g *GemmArgs) {
+			g.Packed = make([]float32, 512)
+			Gemm(g, 0, 2, 1, 3, make([]float32, GemmScratch(g)))
+		},
+	} {
+		func() {
+			defer func() {
+				if msg := recover(); msg != want {
+					t.Errorf("panic %q, want %q", msg, want)
+				}
+			}()
+			g := ok
+			g.Packed = make([]float32, 511)
+			f(&g)
 		}()
 	}
 }

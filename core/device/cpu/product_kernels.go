@@ -20,30 +20,45 @@ var productKernels = []kernel{
 const (
 	// gemmThrift is the work, in multiply-adds, below which a block is not worth a task of its own.
 	gemmThrift = 1 << 18
-	// gemmShare is the work that a task gets where there is enough of it: packing its operands then costs a few percent.
-	gemmShare = 8 << 20
+	// gemmShare is the work that a task gets where there is enough of it.
+	gemmShare = 2 << 20
+	// gemmTasks is how many tasks a product of enough work is cut into at least, so that threads end together.
+	gemmTasks = 8
+	// gemmHigh is the most rows of a block: as many rows of the left operand as stay in the second-level cache beside a strip of
+	// the right one.
+	gemmHigh = 392
+	// gemmWidth is the least width that blocks are cut down to.
+	gemmWidth = 96
+	// packedMost bounds the right operand that is packed whole, in elements.
+	packedMost = 12 << 20
 )
 
-// gemmBlocks returns the rows and columns of the blocks that a product is cut into: vec's proposal, with higher blocks while
-// four remain or each has less than its share, and halved while there are fewer than four that are worth it. Low blocks
-// lose more to packing than narrow ones do.
-func gemmBlocks(m, n, k int) (mb, nb int) {
-	mb, nb = vec.GemmTasks(m, n, k)
-	parts := max(4, blocks(m*n*k/gemmShare, 2)*2)
-	if high := blocks(m, blocks(parts, blocks(n, nb))); high > mb {
-		mb = min((high+13)/14*14, 40*14)
-	}
-	for blocks(m, mb)*blocks(n, nb) < 4 && mb*nb*k > 2*gemmThrift {
-		switch {
-		case mb > 112 || mb >= 28 && nb < 64:
-			mb = (blocks(mb, 2) + 13) / 14 * 14
-		case nb >= 64:
-			nb = (blocks(nb, 2) + 31) / 32 * 32
-		default:
-			return mb, nb
+// cut is how a product is cut into blocks of rows and columns.
+type cut struct {
+	mb, nb     int
+	rows, cols int
+	// whole says that the right operand is packed once, for all blocks, before the first is computed; otherwise each block packs
+	// what it needs, which is right where no other block needs the same.
+	whole bool
+}
+
+// cutProduct follows the shape alone. A result of few rows is cut into strips of columns; others are cut into rows as well.
+func cutProduct(m, n, k int) cut {
+	want := min(max(m*n*k/gemmShare, 1), gemmTasks)
+	c := cut{rows: 1, cols: blocks(n, 512)}
+	if m <= gemmHigh+gemmHigh/8 && n >= gemmWidth*want {
+		c.cols = max(c.cols, min(want, n/gemmWidth))
+	} else {
+		c.rows = max(blocks(m, gemmHigh), blocks(want, c.cols))
+		if c.rows > 1 && c.rows*c.cols%2 == 1 {
+			c.rows++
 		}
 	}
-	return mb, nb
+	c.nb = (blocks(n, c.cols) + 31) / 32 * 32
+	c.mb = blocks(m, c.rows)
+	c.rows, c.cols = blocks(m, c.mb), blocks(n, c.nb)
+	c.whole = c.rows > 1 && n*k <= packedMost
+	return c
 }
 
 // products makes a kernel that computes several products of one shape. done, if set, is called for every finished
@@ -53,31 +68,74 @@ func (d *Device) products(ps []vec.GemmArgs, done func(p, i0, i1, j0, j1 int)) (
 		return func() {}, nil
 	}
 	m, n, k := ps[0].M, ps[0].N, ps[0].K
+	if len(ps) == 1 {
+		if c := cutProduct(m, n, k); c.whole {
+			return d.packedProduct(&ps[0], c, done)
+		}
+	}
 	need := vec.GemmScratch(&ps[0])
 	if err := d.reserve(4*need, 0); err != nil {
 		return nil, err
 	}
-	mb, nb := gemmBlocks(m, n, k)
+	c := cutProduct(m, n, k)
 	if len(ps) >= 4 {
-		mb, nb = vec.GemmTasks(m, n, k)
+		c.mb, c.nb = vec.GemmTasks(m, n, k)
+		c.rows, c.cols = blocks(m, c.mb), blocks(n, c.nb)
 	}
-	rows, cols := blocks(m, mb), blocks(n, nb)
-	group := max(1, gemmThrift/max(1, mb*nb*k)) // small blocks go together
-	total := len(ps) * rows * cols
+	group := max(1, gemmThrift/max(1, c.mb*c.nb*k)) // small blocks go together
+	total := len(ps) * c.rows * c.cols
 	return d.parallel(blocks(total, group), func(thread, t int) {
 		s := d.ownScratch(thread)
 		scratch := s.floats(need)
 		lo, hi := span(t, group, total)
 		for b := lo; b < hi; b++ {
-			p := b / (rows * cols)
-			i0, i1 := span(b/cols%rows, mb, m)
-			j0, j1 := span(b%cols, nb, n)
+			p := b / (c.rows * c.cols)
+			i0, i1 := span(b/c.cols%c.rows, c.mb, m)
+			j0, j1 := span(b%c.cols, c.nb, n)
 			vec.Gemm(&ps[p], i0, i1, j0, j1, scratch)
 			if done != nil {
 				done(p, i0, i1, j0, j1)
 			}
 		}
 	}), nil
+}
+
+// packWidth is the columns that one task packs.
+const packWidth = 128
+
+// packedProduct packs the right operand whole, then computes the blocks.
+func (d *Device) packedProduct(g *vec.GemmArgs, c cut, done func(p, i0, i1, j0, j1 int)) (func(), error) {
+	size := vec.GemmPacked(g)
+	packed := *g
+	packed.Packed = make([]float32, 0) // of no size yet: only tells GemmScratch that blocks need none for B
+	need := vec.GemmScratch(&packed)
+	if err := d.reserve(4*need, 4*size); err != nil {
+		return nil, err
+	}
+	steps := vec.GemmPackSteps(g)
+	across := blocks(g.N, packWidth)
+	// Reserving may move the memory until the last kernel is made, so each run looks where it is.
+	locate := func() {
+		s := d.sharedScratch()
+		packed.Packed = s.floats(size)
+	}
+	return sequence(
+		locate,
+		d.parallel(blocks(g.K, steps)*across, func(_, t int) {
+			k0, k1 := span(t/across, steps, g.K)
+			j0, j1 := span(t%across, packWidth, g.N)
+			vec.GemmPack(&packed, k0, k1, j0, j1)
+		}),
+		d.parallel(c.rows*c.cols, func(thread, t int) {
+			s := d.ownScratch(thread)
+			i0, i1 := span(t/c.cols, c.mb, g.M)
+			j0, j1 := span(t%c.cols, c.nb, g.N)
+			vec.Gemm(&packed, i0, i1, j0, j1, s.floats(need))
+			if done != nil {
+				done(0, i0, i1, j0, j1)
+			}
+		}),
+	), nil
 }
 
 func linear(d *Device, c device.Call) (func(), error) {

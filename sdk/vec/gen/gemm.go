@@ -30,6 +30,10 @@ const (
 // b + p·bpanel, its step k at k·ldb. C is loaded first if load is not 0, so that
 // chains continue over blocks of k.
 //
+// What the caller will read next is fetched meanwhile, a line or two for each turn
+// of the loop: of two rows of A from pf on, two further rows for each panel of B; or with
+// byK the line at pf, which moves by pfstep bytes.
+//
 // AVX-512 masks the columns past n; AVX2 reads whole panels of B, which must be
 // there, and masks C only.
 func (s *isa) gemmTile(mr int, byK bool) {
@@ -38,7 +42,7 @@ func (s *isa) gemmTile(mr int, byK bool) {
 		form = "Steps"
 	}
 	TEXT(fmt.Sprintf("gemmTile%s%d%s", form, mr, s.suffix), NOSPLIT,
-		"func(k int, a *float32, lda int, b *float32, ldb, bpanel int, c *float32, ldc, n, load int)")
+		"func(k int, a *float32, lda int, b *float32, ldb, bpanel int, c *float32, ldc, n, load int, pf *float32, pfstep int)")
 	Pragma("noescape")
 	lda := Load(Param("lda"), GP64())
 	b := Load(Param("b"), GP64())
@@ -71,6 +75,7 @@ func (s *isa) gemmTile(mr int, byK bool) {
 	k := Load(Param("k"), GP64())
 	pb := GP64()
 	MOVQ(b, pb)
+	next := Load(Param("pf"), GP64())
 	// A pointer for every third row: an address has a base and a scaled index.
 	base := []Register{Load(Param("a"), GP64())}
 	if !byK {
@@ -123,6 +128,14 @@ func (s *isa) gemmTile(mr int, byK bool) {
 	SUBQ(imm(unroll), k)
 	JL(LabelRef("rest"))
 	Label("steps")
+	if byK {
+		PREFETCHT1(Mem{Base: next})
+		ADDQ(address("pfstep"), next)
+	} else {
+		PREFETCHT1(Mem{Base: next})
+		PREFETCHT1(Mem{Base: next, Index: lda, Scale: 1})
+		ADDQ(imm(4*unroll), next)
+	}
 	for u := range unroll {
 		step(u)
 	}
@@ -140,8 +153,13 @@ func (s *isa) gemmTile(mr int, byK bool) {
 	Label("done")
 
 	s.storeC(mr, acc, b0, b1, c, n, k1, k2)
-	next := Load(Param("bpanel"), GP64())
-	ADDQ(next, b)
+	if byK {
+		MOVQ(next, address("pf"))
+	} else {
+		LEAQ(Mem{Base: lda, Index: lda, Scale: 1}, next)
+		ADDQ(next, address("pf"))
+	}
+	ADDQ(address("bpanel"), b)
 	ADDQ(imm(2*w), c)
 	SUBQ(imm(2*s.width), n)
 	JG(LabelRef("panel"))
