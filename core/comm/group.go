@@ -304,6 +304,14 @@ func (g *Group) carryOut(ctx context.Context, c *Collective) (err error, over bo
 	}
 	c.h.begin()
 	r := &c.run
+	if c.before != nil && !c.published {
+		c.before()
+	}
+	defer func() {
+		if over && err == nil && c.after != nil {
+			c.after()
+		}
+	}()
 	if g.shared != nil {
 		if err, over = g.carryOutShared(ctx, c); !over {
 			return nil, false

@@ -14,8 +14,10 @@ type Collective struct {
 	body  func(*run) error // over messages
 	local sharedBody       // over shared memory
 	brief bool             // the whole of it is one exchange of small parts
-	h     Handle
-	run   run
+	// What is done with the caller's memory before this member's part is taken from it and after the end, or nil.
+	before, after func()
+	h             Handle
+	run           run
 
 	// guarded by the group's lock
 	next      *Collective

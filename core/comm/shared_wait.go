@@ -191,6 +191,9 @@ func (g *Group) publishAhead(c *Collective) bool {
 		return false
 	}
 	g.seqs[StreamCollective][g.self]++
+	if c.before != nil {
+		c.before()
+	}
 	c.open(x)
 	return true
 }

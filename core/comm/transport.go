@@ -139,12 +139,15 @@ const (
 	OpReduceScatterTree
 	OpAllReduceTree
 	OpSend
+	OpAllToAll
+	OpScatter
+	OpAllReduceOf
 	opCount
 )
 
 // String returns the name used in errors and traces, such as all_reduce.
 func (o Op) String() string {
-	names := [...]string{"none", "barrier", "broadcast", "all_gather", "all_gather_bytes", "gather", "reduce_scatter", "all_reduce", "send_recv"}
+	names := [...]string{"none", "barrier", "broadcast", "all_gather", "all_gather_bytes", "gather", "reduce_scatter", "all_reduce", "send_recv", "all_to_all", "scatter", "all_reduce"}
 	if int(o) < len(names) {
 		return names[o]
 	}

@@ -39,7 +39,11 @@ func Run(t *testing.T, open Make, framed bool) {
 	t.Run("counters", with(2, func(t *testing.T, ts []comm.Transport) { counters(t, ts, framed) }))
 	for _, world := range []int{1, 2, 3, 5} {
 		t.Run(fmt.Sprintf("collectives%d", world), with(world, collectives))
+		t.Run(fmt.Sprintf("exchanges%d", world), with(world, exchanges))
+		t.Run(fmt.Sprintf("elements%d", world), with(world, elements))
 	}
+	t.Run("lists", with(3, lists))
+	t.Run("axes", with(6, axes))
 	t.Run("pairs", with(3, pairs))
 	t.Run("groups", with(3, groups))
 	t.Run("bytes", with(4, sentBytes))

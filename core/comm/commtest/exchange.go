@@ -1,0 +1,210 @@
+package commtest
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"math"
+	"testing"
+
+	"starling/core/comm"
+	"starling/sdk/vec"
+)
+
+// exchanges checks the collectives in which every pair of members has parts of its own, of uneven lengths.
+func exchanges(t *testing.T, ts []comm.Transport) {
+	length := func(from, to int) int { return (from*37 + to*11) % 5 * 53 }
+	part := func(from, to int) []byte { return bytes.Repeat([]byte{byte(16*from + to)}, length(from, to)) }
+	onAll(t, ts, allRanks(ts), func(ctx context.Context, g *comm.Group) error {
+		me := g.Rank()
+		for range 3 {
+			var send []byte
+			var sends, recvs []comm.Range
+			n := 0
+			for m := range g.Size() {
+				sends = append(sends, comm.Range{Lo: len(send), Hi: len(send) + length(me, m)})
+				send = append(send, part(me, m)...)
+				recvs = append(recvs, comm.Range{Lo: n, Hi: n + length(m, me)})
+				n += length(m, me)
+			}
+			recv := make([]byte, n)
+			if err := g.AllToAll(ctx, "tokens", sends, send, recvs, recv); err != nil {
+				return err
+			}
+			for m, r := range recvs {
+				if !bytes.Equal(recv[r.Lo:r.Hi], part(m, me)) {
+					return fmt.Errorf("all-to-all: the part from %d is wrong", m)
+				}
+			}
+			for root := range g.Size() {
+				var ranges []comm.Range
+				var all []byte
+				if me == root {
+					for m := range g.Size() {
+						ranges = append(ranges, comm.Range{Lo: len(all), Hi: len(all) + length(root, m)})
+						all = append(all, part(root, m)...)
+					}
+				}
+				mine := make([]byte, length(root, me))
+				if err := g.Scatter(ctx, "shards", root, ranges, all, mine); err != nil {
+					return err
+				}
+				if !bytes.Equal(mine, part(root, me)) {
+					return fmt.Errorf("scatter from %d gave other bytes", root)
+				}
+			}
+		}
+		return nil
+	})
+}
+
+// elements checks reductions of every element type and combination against arithmetic in float64.
+func elements(t *testing.T, ts []comm.Transport) {
+	onAll(t, ts, allRanks(ts), func(ctx context.Context, g *comm.Group) error {
+		for e := comm.Float32; e <= comm.Int64; e++ {
+			for how := comm.CombineSum; how <= comm.CombineMin; how++ {
+				for _, n := range []int{0, 1, 77, 5000} {
+					at := func(i, rank int) float64 { return float64((i*7+rank*13)%31 - 15) } // exact in every type
+					buf := make([]byte, n*e.Size())
+					for i := range n {
+						putElement(buf, e, i, at(i, g.Rank()))
+					}
+					if err := g.AllReduceOf(ctx, "values", buf, e, how); err != nil {
+						return err
+					}
+					for i := range n {
+						want := at(i, 0)
+						for r := 1; r < g.Size(); r++ {
+							switch x := at(i, r); how {
+							case comm.CombineMax:
+								want = max(want, x)
+							case comm.CombineMin:
+								want = min(want, x)
+							default:
+								want += x
+							}
+						}
+						tolerance := 0.0
+						if how == comm.CombineMean {
+							want /= float64(g.Size())
+							if e >= comm.Int8 {
+								want = math.Trunc(want)
+							} else {
+								tolerance = math.Abs(want) / 100
+							}
+						}
+						if got := element(buf, e, i); math.Abs(got-want) > tolerance {
+							return fmt.Errorf("%v of %v: element %d of %d is %v, want %v", how, e, i, n, got, want)
+						}
+					}
+				}
+			}
+		}
+		return nil
+	})
+}
+
+func putElement(b []byte, e comm.Element, i int, v float64) {
+	var bits [1]uint16
+	switch e {
+	case comm.Float32:
+		binary.LittleEndian.PutUint32(b[4*i:], math.Float32bits(float32(v)))
+	case comm.Float16:
+		vec.F32ToF16(bits[:], []float32{float32(v)})
+		binary.LittleEndian.PutUint16(b[2*i:], bits[0])
+	case comm.BFloat16:
+		vec.F32ToBF16(bits[:], []float32{float32(v)})
+		binary.LittleEndian.PutUint16(b[2*i:], bits[0])
+	case comm.Int8:
+		b[i] = byte(int8(v))
+	case comm.Int32:
+		binary.LittleEndian.PutUint32(b[4*i:], uint32(int32(v)))
+	default:
+		binary.LittleEndian.PutUint64(b[8*i:], uint64(int64(v)))
+	}
+}
+
+func element(b []byte, e comm.Element, i int) float64 {
+	var f [1]float32
+	switch e {
+	case comm.Float32:
+		return float64(math.Float32frombits(binary.LittleEndian.Uint32(b[4*i:])))
+	case comm.Float16:
+		vec.F16ToF32(f[:], []uint16{binary.LittleEndian.Uint16(b[2*i:])})
+		return float64(f[0])
+	case comm.BFloat16:
+		vec.BF16ToF32(f[:], []uint16{binary.LittleEndian.Uint16(b[2*i:])})
+		return float64(f[0])
+	case comm.Int8:
+		return float64(int8(b[i]))
+	case comm.Int32:
+		return float64(int32(binary.LittleEndian.Uint32(b[4*i:])))
+	}
+	return float64(int64(binary.LittleEndian.Uint64(b[8*i:])))
+}
+
+// lists checks that a list of vectors reduced as one gives what each gives alone.
+func lists(t *testing.T, ts []comm.Transport) {
+	onAll(t, ts, allRanks(ts), func(ctx context.Context, g *comm.Group) error {
+		var list [][]float32
+		for _, n := range []int{3, 0, 1000, 17, 1} {
+			b := make([]float32, n)
+			fill(b, g.Rank())
+			list = append(list, b)
+		}
+		if err := g.AllReduceList(ctx, "small ones", list); err != nil {
+			return err
+		}
+		for _, b := range list {
+			if err := check(b, func(i int) (s float32) {
+				for r := range g.Size() {
+					s += value(i, r)
+				}
+				return s
+			}); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// axes checks the sub-groups of a mesh of 2 × 3 ranks, both kinds at work at once.
+func axes(t *testing.T, ts []comm.Transport) {
+	mesh := comm.Axes{{Name: "data", Size: 2}, {Name: "tensor", Size: 3}}
+	onAll(t, ts, allRanks(ts), func(ctx context.Context, all *comm.Group) error {
+		me := all.Rank()
+		for _, c := range []struct {
+			axes []string
+			want []int
+		}{
+			{[]string{"tensor"}, []int{me / 3 * 3, me/3*3 + 1, me/3*3 + 2}},
+			{[]string{"data"}, []int{me % 3, me%3 + 3}},
+			{[]string{"data", "tensor"}, []int{0, 1, 2, 3, 4, 5}},
+		} {
+			g, err := comm.NewAxisGroup(ts[me], mesh, comm.Options{}, c.axes...)
+			if err != nil {
+				return err
+			}
+			sum := float32(0)
+			for _, r := range c.want {
+				sum += float32(r)
+			}
+			b := []float32{float32(me)}
+			if err := g.AllReduce(ctx, "axis", b); err != nil {
+				return err
+			}
+			if b[0] != sum || fmt.Sprint(g.Ranks()) != fmt.Sprint(c.want) {
+				return fmt.Errorf("axes %v: members %v with sum %v, want %v with %v", c.axes, g.Ranks(), b[0], c.want, sum)
+			}
+			if err := g.Close(); err != nil {
+				return err
+			}
+		}
+		if _, err := comm.NewAxisGroup(ts[me], mesh, comm.Options{}, "pipeline"); err == nil {
+			return fmt.Errorf("a group over an axis that does not exist was made")
+		}
+		return nil
+	})
+}
