@@ -21,6 +21,9 @@ import (
 
 func main() {
 	started := time.Now()
+	if isReference() {
+		serveReference()
+	}
 	if isBenchWorker() {
 		os.Exit(benchWorkerMain())
 	}
@@ -73,7 +76,8 @@ Start with:
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return &exitError{2, fmt.Errorf("%w\nSee '%s --help'", err, c.CommandPath())}
 	})
-	root.AddCommand(newExec(started), newCheck(), newPlan(), newSample(), newBench(started), newReference(), newVersion())
+	addPluginFlags(root)
+	root.AddCommand(newExec(started), newCheck(), newPlan(), newSample(), newBench(started), newPlugin(), newReference(), newVersion())
 	return root
 }
 

@@ -21,6 +21,8 @@ const envRuntime = "STARLING_TEST_RUNTIME"
 
 func TestMain(m *testing.M) {
 	switch {
+	case isReference():
+		serveReference()
 	case isWorker():
 		os.Exit(workerMain())
 	case os.Getenv(envRuntime) != "":

@@ -124,11 +124,25 @@ func Start(ctx context.Context, f Found, o StartOptions) (*Process, error) {
 			return p, nil
 		}
 	}
+	p.child.settle()
 	p.Kill()
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
-	return nil, p.explain(err, timeout)
+	return nil, p.ended(p.explain(err, timeout))
+}
+
+// killedError is a failure of a process that somebody else has killed: starting it again may help.
+type killedError struct{ error }
+
+func (e *killedError) Unwrap() error { return e.error }
+
+// ended marks an error of a process that was killed by a signal from outside. A crash of the plugin's own is no such signal.
+func (p *Process) ended(err error) error {
+	if strings.Contains(p.child.status(), "signal: killed") && !p.child.killing.Load() {
+		return &killedError{err}
+	}
+	return err
 }
 
 // explain makes an error of the handshake readable.
@@ -232,6 +246,7 @@ type child struct {
 	process        atomic.Pointer[os.Process] // once it runs
 	ended          chan struct{}
 	once           sync.Once
+	killing        atomic.Bool // by us, before it had ended
 }
 
 var _ runner.Runner = (*child)(nil)
@@ -264,11 +279,28 @@ func (c *child) Wait(context.Context) error {
 }
 
 // Kill implements runner.Runner.
-func (c *child) Kill(context.Context) error { c.kill(); return nil }
+func (c *child) Kill(context.Context) error {
+	c.settle() // go-plugin kills what is about to end by itself
+	c.kill()
+	return nil
+}
 
 func (c *child) kill() {
+	select {
+	case <-c.ended:
+	default:
+		c.killing.Store(true)
+	}
 	if p := c.process.Load(); p != nil {
 		killGroup(p)
+	}
+}
+
+// settle gives a process that is ending a moment to be seen as ended.
+func (c *child) settle() {
+	select {
+	case <-c.ended:
+	case <-time.After(100 * time.Millisecond):
 	}
 }
 

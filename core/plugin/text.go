@@ -25,8 +25,8 @@ func plain(err error) error {
 	return errors.New(s.Code().String() + ": " + s.Message())
 }
 
-// floats is memory as float32 values.
-func floats(b []byte) []float32 {
+// Floats is memory as float32 values.
+func Floats(b []byte) []float32 {
 	if len(b) < 4 {
 		return nil
 	}

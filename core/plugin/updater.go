@@ -49,6 +49,9 @@ type UpdaterConfig struct {
 	Memories []Memory
 	Ranges   []Range
 	Threads  int
+	// TaskElements is the size of an element-wise task; 0: the one that is fast. It never changes a result of a plugin
+	// that keeps its word.
+	TaskElements int
 	// Timeout is how long one task may take; 0: a minute.
 	Timeout time.Duration
 	// Retries is how often the plugin is started again in one step; 0: three times.
@@ -103,11 +106,14 @@ func NewUpdater(cfg UpdaterConfig) (*Updater, error) {
 	if cfg.Retries == 0 {
 		cfg.Retries = 3
 	}
+	if cfg.TaskElements == 0 {
+		cfg.TaskElements = taskElements
+	}
 	cfg.Threads = max(1, cfg.Threads)
 	u := &Updater{cfg: cfg}
 	elementwise := cfg.Use.Manifest.Optimizer.Granularity == sdk.Elementwise
 	if elementwise {
-		u.size = taskElements
+		u.size = int64(cfg.TaskElements)
 	}
 	slot := int64(0)
 	for i := range cfg.Ranges {
@@ -115,7 +121,7 @@ func NewUpdater(cfg UpdaterConfig) (*Updater, error) {
 		n := r.To - r.From
 		step := n
 		if elementwise {
-			step = taskElements
+			step = cfg.TaskElements
 		}
 		for lo := 0; lo < n; lo += step {
 			t := task{r, lo, min(n, lo+step)}
@@ -208,9 +214,6 @@ func (u *Updater) setup(count int64) *pb.SetupRequest {
 // ScratchBytes is the memory that the updater has beside parameters, gradients and state.
 func (u *Updater) ScratchBytes() int64 { return int64(len(u.whole.Bytes)) }
 
-// Tasks is the number of tasks of a step, Done how many of the step that failed last have happened.
-func (u *Updater) Tasks() int { return len(u.tasks) }
-
 // PID is the plugin's process, 0 while none runs.
 func (u *Updater) PID() int {
 	if u.process == nil {
@@ -221,6 +224,18 @@ func (u *Updater) PID() int {
 
 // Start starts the plugin, so that the first step does not have to.
 func (u *Updater) Start(ctx context.Context) error {
+	for try := 0; ; try++ {
+		err := u.start(ctx)
+		var killed *killedError
+		if !errors.As(err, &killed) || try == u.cfg.Retries {
+			return err
+		}
+		u.Restarts++
+		u.cfg.log("warn", fmt.Sprintf("%v; it was killed and is started again", err))
+	}
+}
+
+func (u *Updater) start(ctx context.Context) error {
 	if err := u.cfg.Use.verify(); err != nil {
 		return err
 	}
@@ -231,9 +246,9 @@ func (u *Updater) Start(ctx context.Context) error {
 	c, cancel := context.WithTimeout(ctx, u.cfg.Timeout)
 	defer cancel()
 	if _, err := pb.NewOptimizerClient(p.conn).Setup(c, u.request); err != nil {
-		text := p.out.quoted()
+		p.child.settle()
 		p.Kill()
-		return fmt.Errorf("plugin %s: setting it up: %w%s", p.Name, plain(err), text)
+		return p.ended(fmt.Errorf("plugin %s: setting it up: %w%s", p.Name, plain(err), p.out.quoted()))
 	}
 	u.process = p
 	return nil
@@ -380,8 +395,8 @@ func (u *Updater) take(number int64, stopped *atomic.Bool) error {
 	parts := make([]result, 0, 4)
 	cut := func(p Place, n, skip int) []float32 {
 		b := u.cfg.Memories[p.Memory].Bytes[p.Offset+4*int64(skip):]
-		to := floats(b[:4*n])
-		from := floats(slot[:4*n])
+		to := Floats(b[:4*n])
+		from := Floats(slot[:4*n])
 		slot = slot[aligned(n):]
 		parts = append(parts, result{from, to})
 		return from

@@ -59,7 +59,7 @@ func newWorld(t testing.TB, u *Use) *world {
 		}
 		t.Cleanup(func() { m.Unmap(); f.Close() })
 		mem = append(mem, Memory{m.Bytes, f})
-		w.arenas[i] = floats(m.Bytes)
+		w.arenas[i] = Floats(m.Bytes)
 		if i != 1 {
 			for k := range w.arenas[i] {
 				w.arenas[i][k] = random.Float32() - 0.5

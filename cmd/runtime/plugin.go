@@ -1,0 +1,498 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"starling/core/plugin"
+	"starling/core/plugin/plugintest"
+	"starling/sdk"
+)
+
+// addPluginFlags gives every command the flags that say where plugins are and how they are started. They travel to the ranks in
+// the environment.
+func addPluginFlags(root *cobra.Command) {
+	var dirs []string
+	var wait bool
+	f := root.PersistentFlags()
+	f.StringArrayVar(&dirs, "plugin-dir", nil, "look for plugins in this `folder` first; may be repeated")
+	f.BoolVar(&wait, "plugin-wait", false, "let plugins wait for a debugger before they serve")
+	root.PersistentPreRunE = func(*cobra.Command, []string) error {
+		if wait {
+			if err := os.Setenv(sdk.EnvWait, "1"); err != nil {
+				return err
+			}
+		}
+		if len(dirs) == 0 {
+			return nil
+		}
+		var all []string
+		for _, d := range dirs {
+			abs, err := filepath.Abs(d)
+			if err == nil {
+				_, err = os.ReadDir(abs)
+			}
+			if err != nil {
+				return &exitError{2, fmt.Errorf("--plugin-dir %s: %w", d, err)}
+			}
+			all = append(all, abs)
+		}
+		all = append(all, filepath.SplitList(os.Getenv(plugin.EnvPath))...)
+		return os.Setenv(plugin.EnvPath, strings.Join(all, string(filepath.ListSeparator)))
+	}
+}
+
+func newPlugin() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "plugin",
+		Short: "Make, test and install plugins",
+		Long: `Plugins are programs of their own that extend the runtime: optimizers and sinks for metrics. A recipe names them,
+with plugin.optimizer("name", …) or plugin.sink("name", …). They are looked for in the folders of --plugin-dir, in the folder plugins beside the recipe, and
+in the user's own folder.
+
+On first use a plugin's checksum and manifest go into plugins.lock beside the recipe; from then on another file is refused.`,
+	}
+	c.AddCommand(newPluginNew(), newPluginTest(), newPluginList(), newPluginInfo(), newPluginInstall(), newPluginRemove(), newPluginPin())
+	return c
+}
+
+// one is the argument rule of commands that take one argument of the given name.
+func one(what string) cobra.PositionalArgs {
+	return func(c *cobra.Command, args []string) error {
+		if len(args) != 1 {
+			return &exitError{2, fmt.Errorf("%s takes one %s, got %d arguments\nUsage: %s", c.CommandPath(), what, len(args), c.UseLine())}
+		}
+		return nil
+	}
+}
+
+func newPluginList() *cobra.Command {
+	var recipe string
+	c := &cobra.Command{
+		Use:   "list",
+		Short: "List the plugins that are found, and where",
+		Args:  cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			for _, d := range plugin.Dirs(recipeFolder(recipe)) {
+				all, err := plugin.List([]string{d})
+				if err != nil {
+					return err
+				}
+				fmt.Fprintf(c.OutOrStdout(), "%s\n", d)
+				var rows [][2]string
+				for _, f := range all {
+					m, err := plugin.Describe(c.Context(), f)
+					if err != nil {
+						first, _, _ := strings.Cut(err.Error(), "\n")
+						rows = append(rows, [2]string{f.Name, first})
+						continue
+					}
+					rows = append(rows, [2]string{f.Name, fmt.Sprintf("%s  %s: %s", m.Version, kindOf(m), m.Doc)})
+				}
+				if len(rows) == 0 {
+					rows = [][2]string{{"none", ""}}
+				}
+				io.WriteString(c.OutOrStdout(), table(rows))
+			}
+			return nil
+		},
+	}
+	c.Flags().StringVar(&recipe, "recipe", "", "also look beside this `recipe` (default: the working folder)")
+	return c
+}
+
+func recipeFolder(recipe string) string {
+	if recipe == "" {
+		return "."
+	}
+	return filepath.Dir(recipe)
+}
+
+func kindOf(m sdk.Manifest) string {
+	switch {
+	case m.Sink:
+		return "sink"
+	case m.Optimizer.Granularity == sdk.Whole:
+		return "optimizer of whole tensors"
+	}
+	return "element-wise optimizer"
+}
+
+// locate finds a plugin by its name, or by a path that a person gives.
+func locate(arg, recipe string) (plugin.Found, error) {
+	if strings.ContainsRune(arg, filepath.Separator) || arg == "." {
+		return plugin.Open(arg)
+	}
+	all, err := plugin.Find(arg, plugin.Dirs(recipeFolder(recipe)))
+	if err != nil {
+		return plugin.Found{}, err
+	}
+	return all[0], nil
+}
+
+func newPluginInfo() *cobra.Command {
+	var recipe string
+	c := &cobra.Command{
+		Use:   "info NAME|PATH",
+		Short: "Show what a plugin is and what can be set",
+		Args:  one("plugin"),
+		RunE: func(c *cobra.Command, args []string) error {
+			f, err := locate(args[0], recipe)
+			if err != nil {
+				return err
+			}
+			sha, err := f.Hash()
+			if err != nil {
+				return err
+			}
+			m, err := plugin.Describe(c.Context(), f)
+			if err != nil {
+				return err
+			}
+			_, err = io.WriteString(c.OutOrStdout(), infoText(f, m, sha))
+			return err
+		},
+	}
+	c.Flags().StringVar(&recipe, "recipe", "", "also look beside this `recipe` (default: the working folder)")
+	return c
+}
+
+func infoText(f plugin.Found, m sdk.Manifest, sha string) string {
+	rows := [][2]string{{"path", f.Path}, {"sha256", sha}, {"kind", kindOf(m)}}
+	if o := m.Optimizer; o != nil {
+		var state []string
+		for _, s := range o.State {
+			text := s.Name
+			if s.Own {
+				text += "[" + strings.Join(s.Shape, ", ") + "]"
+			}
+			state = append(state, text)
+		}
+		if len(state) == 0 {
+			state = []string{"none"}
+		}
+		rows = append(rows, [2]string{"state of each parameter", strings.Join(state, ", ")})
+		if o.MinDims > 0 || o.MaxDims > 0 {
+			most := "any number"
+			if o.MaxDims > 0 {
+				most = strconv.Itoa(o.MaxDims)
+			}
+			rows = append(rows, [2]string{"takes", fmt.Sprintf("parameters of %d to %s of dimensions", o.MinDims, most)})
+		}
+	}
+	s := fmt.Sprintf("%s %s: %s\n%s\n", m.Name, m.Version, m.Doc, table(rows))
+	call := "plugin.optimizer"
+	if m.Sink {
+		call = "plugin.sink"
+	}
+	s += fmt.Sprintf("%s(%q, …):\n", call, m.Name)
+	rows = nil
+	for _, h := range m.Hypers {
+		rows = append(rows, [2]string{h.Signature(), h.Help})
+	}
+	return s + table(rows)
+}
+
+// built returns the plugin at a path; the folder of a Go module is built into dir first.
+func built(ctx context.Context, path, dir string) (plugin.Found, error) {
+	abs, err := filepath.Abs(path)
+	if err != nil {
+		return plugin.Found{}, err
+	}
+	if _, err := os.Stat(filepath.Join(abs, plugin.FolderFile)); err == nil {
+		return plugin.Open(abs)
+	}
+	if _, err := os.Stat(filepath.Join(abs, "go.mod")); err != nil {
+		return plugin.Open(abs)
+	}
+	out := filepath.Join(dir, filepath.Base(abs))
+	cmd := exec.CommandContext(ctx, "go", "build", "-o", out, ".")
+	cmd.Dir = abs
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off")
+	if text, err := cmd.CombinedOutput(); err != nil {
+		return plugin.Found{}, fmt.Errorf("building %s: %w\n%s", path, err, text)
+	}
+	return plugin.Open(out)
+}
+
+func newPluginInstall() *cobra.Command {
+	var to string
+	c := &cobra.Command{
+		Use:   "install PATH",
+		Short: "Copy a plugin into the user's folder",
+		Long:  "Copy a plugin, a program or a folder with a plugin.json, into the user's folder. The folder of a Go module is built first.",
+		Args:  one("path"),
+		RunE: func(c *cobra.Command, args []string) error {
+			tmp, err := os.MkdirTemp("", "starling-install-")
+			if err != nil {
+				return err
+			}
+			defer os.RemoveAll(tmp)
+			f, err := built(c.Context(), args[0], tmp)
+			if err != nil {
+				return err
+			}
+			m, err := plugin.Describe(c.Context(), f)
+			if err != nil {
+				return err
+			}
+			if to == "" {
+				if to = plugin.UserDir(); to == "" {
+					return errors.New("this system has no folder for a user's plugins; name one with --to")
+				}
+			}
+			if err := os.MkdirAll(to, 0o755); err != nil {
+				return err
+			}
+			target := filepath.Join(to, f.Name)
+			if err := replaceBy(target, f); err != nil {
+				return fmt.Errorf("installing %s: %w", f.Name, err)
+			}
+			if f, err = plugin.Open(target); err != nil {
+				return err
+			}
+			sha, err := f.Hash()
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintf(c.OutOrStdout(), "%s %s is installed in %s\n  sha256 %s on %s\n", m.Name, m.Version, target, sha, plugin.Platform())
+			return err
+		},
+	}
+	c.Flags().StringVar(&to, "to", "", "install into this `folder` instead")
+	return c
+}
+
+// replaceBy copies a plugin beside target and then takes target's place.
+func replaceBy(target string, f plugin.Found) error {
+	tmp, err := os.MkdirTemp(filepath.Dir(target), ".install-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(tmp)
+	copied := filepath.Join(tmp, "new")
+	if f.Dir == "" {
+		err = copyFile(copied, f.Path, 0o755)
+	} else {
+		err = filepath.WalkDir(f.Dir, func(p string, d fs.DirEntry, err error) error {
+			if err != nil {
+				return err
+			}
+			rel, err := filepath.Rel(f.Dir, p)
+			if err != nil {
+				return err
+			}
+			if d.IsDir() {
+				if d.Name() == "__pycache__" || d.Name() == ".git" || d.Name() == ".venv" {
+					return fs.SkipDir
+				}
+				return os.Mkdir(filepath.Join(copied, rel), 0o755)
+			}
+			info, err := d.Info()
+			if err != nil {
+				return err
+			}
+			return copyFile(filepath.Join(copied, rel), p, info.Mode().Perm())
+		})
+	}
+	if err != nil {
+		return err
+	}
+	if err := os.RemoveAll(target); err != nil {
+		return err
+	}
+	return os.Rename(copied, target)
+}
+
+func copyFile(to, from string, mode fs.FileMode) error {
+	in, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	out, err := os.OpenFile(to, os.O_CREATE|os.O_EXCL|os.O_WRONLY, mode)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(out, in)
+	return errors.Join(err, out.Close())
+}
+
+func newPluginRemove() *cobra.Command {
+	var from string
+	c := &cobra.Command{
+		Use:   "remove NAME",
+		Short: "Remove a plugin from the user's folder",
+		Args:  one("name"),
+		RunE: func(c *cobra.Command, args []string) error {
+			if from == "" {
+				from = plugin.UserDir()
+			}
+			all, err := plugin.Find(args[0], []string{from})
+			if err != nil {
+				return err
+			}
+			if err := os.RemoveAll(all[0].Path); err != nil {
+				return err
+			}
+			_, err = fmt.Fprintf(c.OutOrStdout(), "removed %s\n", all[0].Path)
+			return err
+		},
+	}
+	c.Flags().StringVar(&from, "from", "", "remove from this `folder` instead")
+	return c
+}
+
+func newPluginPin() *cobra.Command {
+	var recipe, from string
+	c := &cobra.Command{
+		Use:   "pin NAME --recipe RECIPE.star",
+		Short: "Accept a plugin's present file for the recipes of a folder",
+		Long:  "Write a plugin's checksum and manifest into plugins.lock beside a recipe, in place of what it pins now.",
+		Args:  one("name"),
+		RunE: func(c *cobra.Command, args []string) error {
+			if recipe == "" {
+				return &exitError{2, errors.New("say for which recipe: --recipe RECIPE.star")}
+			}
+			dir := filepath.Dir(recipe)
+			all, err := plugin.Find(args[0], plugin.Dirs(dir))
+			if err != nil {
+				return err
+			}
+			f := all[0]
+			if from != "" {
+				if f, err = plugin.Open(from); err != nil {
+					return err
+				}
+			}
+			sha, err := f.Hash()
+			if err != nil {
+				return err
+			}
+			m, err := plugin.Describe(c.Context(), f)
+			if err != nil {
+				return err
+			}
+			lock, err := plugin.ReadLock(dir)
+			if err != nil {
+				return err
+			}
+			lock.Set(m, sha)
+			if err := lock.Write(); err != nil {
+				return err
+			}
+			_, err = fmt.Fprintf(c.OutOrStdout(), "%s %s is pinned in %s\n  sha256 %s on %s\n", m.Name, m.Version, filepath.Join(dir, plugin.LockFile), sha, plugin.Platform())
+			return err
+		},
+	}
+	c.Flags().StringVar(&recipe, "recipe", "", "the `recipe` whose folder holds the lock file")
+	c.Flags().StringVar(&from, "from", "", "the plugin's `path`, where several folders have one of this name")
+	return c
+}
+
+func newPluginTest() *cobra.Command {
+	var set []string
+	c := &cobra.Command{
+		Use:   "test PATH",
+		Short: "Check that a plugin keeps what the runtime promises of it",
+		Long: `Start a plugin as a rank would and check it: that it is deterministic, that an element-wise optimizer is, that it hides no state, that it survives being
+killed at any moment, that it goes on from saved state, and how fast it is. PATH is a program, a folder with a plugin.json or the folder of a Go module.`,
+		Args: one("path"),
+		RunE: func(c *cobra.Command, args []string) error {
+			tmp, err := os.MkdirTemp("", "starling-test-")
+			if err != nil {
+				return err
+			}
+			defer os.RemoveAll(tmp)
+			f, err := built(c.Context(), args[0], tmp)
+			if err != nil {
+				return err
+			}
+			m, err := plugin.Describe(c.Context(), f)
+			if err != nil {
+				return err
+			}
+			sha, err := f.Hash()
+			if err != nil {
+				return err
+			}
+			hypers, err := hypersOf(m, set)
+			if err != nil {
+				return &exitError{2, err}
+			}
+			report := func(k plugintest.Check) {
+				mark, note := "ok  ", k.Note
+				if k.Err != nil {
+					mark, note = "FAIL", k.Err.Error()
+				}
+				if note != "" {
+					note = " (" + note + ")"
+				}
+				fmt.Fprintf(c.OutOrStdout(), "%s %s%s\n", mark, k.Name, note)
+			}
+			use := &plugin.Use{Found: f, Manifest: m, SHA256: sha}
+			if m.Sink {
+				return plugintest.Sink(c.Context(), use, hypers, report)
+			}
+			return plugintest.Optimizer(c.Context(), use, hypers, report)
+		},
+	}
+	c.Flags().StringArrayVar(&set, "set", nil, "set a hyper-parameter, as `name=value`; may be repeated")
+	return c
+}
+
+// hypersOf is the manifest's defaults with values from the command line in their place.
+func hypersOf(m sdk.Manifest, set []string) (map[string]any, error) {
+	out := map[string]any{}
+	types := map[string]sdk.Type{}
+	for _, h := range m.Hypers {
+		types[h.Name] = h.Type
+		if !h.Needed {
+			out[h.Name] = h.Default
+		}
+	}
+	for _, kv := range set {
+		name, text, ok := strings.Cut(kv, "=")
+		if !ok || types[name] == 0 {
+			return nil, fmt.Errorf("--set %s: write it as name=value, with a hyper-parameter of the plugin", kv)
+		}
+		v, err := parseHyper(types[name], text)
+		if err != nil {
+			return nil, fmt.Errorf("--set %s: %w", kv, err)
+		}
+		out[name] = v
+	}
+	return out, plugin.CheckHypers(m, out)
+}
+
+func parseHyper(t sdk.Type, text string) (any, error) {
+	switch t {
+	case sdk.TypeFloat:
+		return strconv.ParseFloat(text, 64)
+	case sdk.TypeInt:
+		return strconv.ParseInt(text, 10, 64)
+	case sdk.TypeBool:
+		return strconv.ParseBool(strings.ToLower(text))
+	case sdk.TypeFloats:
+		list := []float64{}
+		for _, s := range strings.Split(strings.Trim(text, "[]()"), ",") {
+			f, err := strconv.ParseFloat(strings.TrimSpace(s), 64)
+			if err != nil {
+				return nil, err
+			}
+			list = append(list, f)
+		}
+		return list, nil
+	}
+	return text, nil
+}
