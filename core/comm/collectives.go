@@ -168,6 +168,9 @@ func (g *Group) PrepareAllReduceTree(label string, red *Reduction, own [][]float
 		return nil, err
 	}
 	call := Call{Op: OpAllReduceTree, Label: label, Bytes: 4 * int64(len(dst)), Detail: detail(red.digest)}
+	if g.hosts != nil {
+		return g.hosts.prepareTree(g, call, red, own, dst)
+	}
 	mine := dst[chunks[g.self].Lo:chunks[g.self].Hi]
 	return g.prepareTree(call, red, chunks, own, mine, dst), nil
 }

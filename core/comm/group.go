@@ -45,8 +45,9 @@ type Group struct {
 	staging     []float32
 	stagingPeak int // bytes, the largest need so far
 
-	shared  *shared   // memory that all members have mapped, or nil
-	scratch []float32 // of whoever carries out a collective there
+	hosts   *hierarchy // of its members, or nil
+	shared  *shared    // memory that all members have mapped, or nil
+	scratch []float32  // of whoever carries out a collective there
 
 	workers sync.WaitGroup
 }
@@ -98,6 +99,12 @@ func NewGroup(t Transport, name string, ranks []int, opt Options) (*Group, error
 		g.shared.leave()
 		return nil, fmt.Errorf("comm: group %s: %w", name, err)
 	}
+	var err error
+	if g.hosts, err = hierarchyOf(t, name, g.ranks, g.self, opt); err != nil {
+		t.Detach(g.id)
+		g.shared.leave()
+		return nil, err
+	}
 	g.workers.Add(1)
 	go g.work()
 	return g, nil
@@ -143,7 +150,7 @@ func (g *Group) Close() error {
 	g.workers.Wait()
 	g.t.Detach(g.id)
 	g.shared.leave()
-	return nil
+	return g.hosts.close()
 }
 
 // fail records the first failure, wakes everything that waits and, if tell is set, sends the reason to the members.
@@ -157,6 +164,7 @@ func (g *Group) fail(err error, tell bool) {
 	g.err = err
 	g.mu.Unlock()
 	defer g.shared.rouse()
+	defer g.hosts.fail(err)
 	if tell {
 		for m, r := range g.ranks {
 			if m != g.self {
@@ -183,7 +191,7 @@ func (g *Group) poke() {
 
 // agreed completes a call with what else members must agree on, in the form in which it travels.
 func (g *Group) agreed(call Call) Call {
-	call.Detail = detail(call.Detail, g.opt.PieceBytes)
+	call.Detail = detail(call.Detail, g.opt.PieceBytes, g.opt.Flat)
 	if len(call.Label) > maxLabel {
 		call.Label = call.Label[:maxLabel]
 	}

@@ -236,6 +236,10 @@ func (m *meeting) transport(beat time.Duration) (Transport, error) {
 		}
 	}
 	t := newSocketTransport(m.cfg.Rank, m.conns, network, beat)
+	for r, id := range m.theirs {
+		t.hosts[r] = id.Host
+	}
+	t.hosts[m.cfg.Rank] = m.cfg.Host
 	if seg == nil {
 		return t, nil
 	}

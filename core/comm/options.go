@@ -29,6 +29,9 @@ type Options struct {
 	Silence time.Duration
 	// PieceBytes is the size of the pieces in which large payloads are pipelined.
 	PieceBytes int
+	// Flat sums over all members at once even where they run on several hosts. The bits are the same; see hierarchy.go for
+	// what crosses the links. All members must agree.
+	Flat bool
 	// OnStall, if set, is called once when the group fails, on every rank, with the error that its collectives return: the
 	// place to save all stacks. It runs on its own goroutine; collectives return after it has.
 	OnStall func(err error)

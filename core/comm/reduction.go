@@ -43,9 +43,14 @@ func NewReduction(lanes int, assign []Range) (*Reduction, error) {
 	if at != lanes {
 		return nil, fmt.Errorf("comm: %d ranks are assigned lanes 0..%d of %d; every lane needs a rank", len(assign), at-1, lanes)
 	}
+	return newReduction(lanes, Tree{lanes}.Root(), assign), nil
+}
+
+// newReduction plans the sum over one node of the tree, root, which the ranges of assign cover in order.
+func newReduction(lanes int, root Range, assign []Range) *Reduction {
 	red := &Reduction{lanes: lanes, assign: append([]Range(nil), assign...)}
 	h := fnv.New64a()
-	fmt.Fprint(h, lanes, assign)
+	fmt.Fprint(h, lanes, root, assign)
 	red.digest = h.Sum64()
 	index := map[Range]int{}
 	for r, a := range assign {
@@ -67,9 +72,9 @@ func NewReduction(lanes int, assign []Range) (*Reduction, error) {
 		red.sums = append(red.sums, s)
 		return len(red.leaves) + len(red.sums) - 1
 	}
-	walk(t.Root())
+	walk(root)
 	red.planTemps()
-	return red, nil
+	return red
 }
 
 // Lanes returns the number of lanes.

@@ -24,6 +24,12 @@ func sharing(t testing.TB, world int) []Transport {
 // meshOf connects a world over Unix sockets.
 func meshOf(t testing.TB, world int, share Sharing) []Transport {
 	t.Helper()
+	return meshOn(t, world, share, func(int) string { return ThisHost() })
+}
+
+// meshOn connects a world whose ranks run where host says.
+func meshOn(t testing.TB, world int, share Sharing, host func(rank int) string) []Transport {
+	t.Helper()
 	dir, err := os.MkdirTemp("", "comm")
 	if err != nil {
 		t.Fatal(err)
@@ -43,7 +49,7 @@ func meshOf(t testing.TB, world int, share Sharing) []Transport {
 	for r := range addrs {
 		wg.Go(func() {
 			x, err := Connect(ctx, MeshConfig{
-				Identity: Identity{Rank: r, World: world, Host: ThisHost()}, Addrs: addrs, Listener: listeners[r],
+				Identity: Identity{Rank: r, World: world, Host: host(r)}, Addrs: addrs, Listener: listeners[r],
 				Secret: make([]byte, 16), Share: share,
 			})
 			if err != nil {

@@ -14,8 +14,9 @@ import (
 // socketTransport is a mesh of stream connections, one per peer.
 type socketTransport struct {
 	rank    int
-	network string  // for people
-	peers   []*peer // nil at rank
+	network string   // for people
+	hosts   []string // by rank, where each runs
+	peers   []*peer  // nil at rank
 	board   *board
 	stop    chan struct{}
 	once    sync.Once
@@ -63,7 +64,7 @@ type outgoing struct {
 
 // newSocketTransport takes over the connections (nil at rank).
 func newSocketTransport(rank int, conns []net.Conn, network string, heartbeat time.Duration) *socketTransport {
-	t := &socketTransport{rank: rank, network: network, peers: make([]*peer, len(conns)), board: newBoard(), stop: make(chan struct{})}
+	t := &socketTransport{rank: rank, network: network, hosts: make([]string, len(conns)), peers: make([]*peer, len(conns)), board: newBoard(), stop: make(chan struct{})}
 	for r, c := range conns {
 		if c == nil {
 			continue
@@ -98,6 +99,8 @@ func (t *socketTransport) beat(every time.Duration) {
 		}
 	}
 }
+
+func (t *socketTransport) hostOf(rank int) string { return t.hosts[rank] }
 
 // String says how the ranks are connected.
 func (t *socketTransport) String() string { return t.network }
