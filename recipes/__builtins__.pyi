@@ -5,8 +5,8 @@ treat *.star as Python.
 Generated from the program's own declarations; a test of core/recipe keeps it current.
 """
 
-def param(name, default, help = ""):
-    """a value that --set name=value changes; its type is the default's"""
+def param(name, default, help = "", placement = False):
+    """a value that --set name=value changes; its type is the default's. placement = True says that it only moves work (ranks, threads, intervals), which matters in a recipe with hooks: the run can then be resumed with another value"""
     ...
 
 def loader(source, global_batch, micro_batch, lanes = None, workers = 4, prefetch = 2, shuffle = True):

@@ -39,7 +39,9 @@ func Digest(spec *train.Spec) (string, error) {
 			return "", fmt.Errorf("hooks that no recipe defines cannot be part of a digest")
 		}
 		for _, p := range spec.Params {
-			fmt.Fprintf(h, "param %q %v\n", p.Name, p.Value)
+			if !p.Placement {
+				fmt.Fprintf(h, "param %q %v\n", p.Name, p.Value)
+			}
 		}
 		for _, text := range m.session.texts {
 			fmt.Fprintf(h, "text %d\n%s\n", len(text), text)

@@ -272,3 +272,37 @@ func TestSampleForward(t *testing.T) {
 		t.Errorf("logits are %s", got)
 	}
 }
+
+func TestPlacementParamsStayOutOfTheDigest(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "r.star")
+	text := `
+ranks = param("ranks", 1, placement = True)
+scale = param("scale", 1.0)
+digits = data.digits(samples = 100)
+def on_step(m):
+    return action.scale_lr(scale)
+train(loss = lambda b: nn.cross_entropy(nn.linear("head", nn.flatten(b.features), 10), b.labels), data = loader(digits.train, global_batch = 8, micro_batch = 2),
+    optimizer = optim.sgd(lr = 0.1), steps = 1, on_step = on_step, parallel = parallel.mesh(data = ranks))
+`
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	digest := func(set ...string) string {
+		spec, err := Load(path, Options{Set: set})
+		if err != nil {
+			t.Fatal(err)
+		}
+		d, err := Digest(spec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d
+	}
+	if digest() != digest("ranks=4") {
+		t.Error("a placement param changes the digest")
+	}
+	if digest() == digest("scale=0.5") {
+		t.Error("a param that a hook reads does not change the digest")
+	}
+}

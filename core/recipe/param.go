@@ -20,11 +20,12 @@ func (c *call) session() (*session, error) {
 	return nil, c.errorf("this belongs at the top of the recipe; models and hooks run later, many times")
 }
 
-// declareParam is param(name, default, help): a value that can be changed without editing the recipe.
+// declareParam is param(name, default, help, placement): a value that can be changed without editing the recipe.
 func declareParam(c *call) (starlark.Value, error) {
 	var name, help string
 	var def starlark.Value
-	if err := c.unpack(&name, &def, &help); err != nil {
+	var placement bool
+	if err := c.unpack(&name, &def, &help, &placement); err != nil {
 		return nil, err
 	}
 	s, err := c.session()
@@ -38,7 +39,7 @@ func declareParam(c *call) (starlark.Value, error) {
 	if old, ok := s.declared[name]; ok {
 		return nil, c.errorf("param %q is already declared at %v", name, old)
 	}
-	p := train.Param{Name: name, Help: help}
+	p := train.Param{Name: name, Help: help, Placement: placement}
 	switch d := def.(type) {
 	case starlark.Bool:
 		p.Default = bool(d)

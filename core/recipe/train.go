@@ -16,7 +16,7 @@ import (
 // frameDeclarations are the predeclared functions that stand in no namespace.
 func frameDeclarations() []declaration {
 	return []declaration{
-		{`param(name, default, help = "")`, "a value that --set name=value changes; its type is the default's", declareParam},
+		{`param(name, default, help = "", placement = False)`, "a value that --set name=value changes; its type is the default's. placement = True says that it only moves work (ranks, threads, intervals), which matters in a recipe with hooks: the run can then be resumed with another value", declareParam},
 		{"loader(source, global_batch, micro_batch, lanes = None, workers = 4, prefetch = 2, shuffle = True)", "how samples become steps: global_batch samples an optimizer step, micro_batch at a time; " +
 			"lanes (by default at most 16) is how many ranks can share a step. workers and prefetch change no result", makeLoader},
 		{"evaluate(source, every = 0, batches = 0, best = None, best_mode = None, metrics = {})", "every so many steps and at the end: the loss and metrics on held-out data, over so many global batches (0: all); " +

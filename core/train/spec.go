@@ -46,6 +46,9 @@ type Param struct {
 	Value   any    `json:"value"` // bool, int64, float64 or string
 	Default any    `json:"default"`
 	Help    string `json:"help,omitempty"`
+	// Placement says that the value only decides where work runs, so that it is not part of the recipe's digest. (Values that
+	// reach the bits through the model or a setting are in the digest by themselves; this matters to what hooks see.)
+	Placement bool `json:"placement,omitempty"`
 }
 
 // Input is a batch field as the model sees it: the name and the type with the batch dimension first.
