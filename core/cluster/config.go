@@ -30,6 +30,10 @@ type Config struct {
 	// or TransportTCP through their connections; TransportAuto, the default, through shared memory where it can be had.
 	// Left empty beside a TCP Listen it means TCP. (Launch only.)
 	Transport string
+	// Hosts names the host of each rank; by default they all run on this one. Ranks of one name share memory, and sums over
+	// several hosts are added inside each first. Names given here are believed, so that several hosts can be rehearsed on one
+	// machine. (Launch only.)
+	Hosts []string
 	// Stdout and Stderr receive the workers' output line by line, each line headed "[rank 1] "; nil drops stdout and
 	// passes stderr to this process's. The end of stderr is kept for the error. (Launch only.)
 	Stdout, Stderr io.Writer
@@ -67,6 +71,9 @@ func (c Config) Validate() error {
 	if c.JoinTimeout < 0 || c.Silence < 0 || c.Grace < 0 || c.StopGrace < 0 {
 		return fmt.Errorf("cluster: negative timeout")
 	}
+	if len(c.Hosts) != 0 && len(c.Hosts) != c.Ranks {
+		return fmt.Errorf("cluster: %d host names for %d ranks", len(c.Hosts), c.Ranks)
+	}
 	listen, _, err := c.transport()
 	if err != nil {
 		return err
@@ -86,7 +93,7 @@ const (
 // transport returns where the ranks listen and whether they share memory.
 func (c Config) transport() (listen string, share comm.Sharing, err error) {
 	switch {
-	case c.Transport == "" && c.Listen == "", c.Transport == TransportAuto:
+	case c.Transport == "" && (c.Listen == "" || len(c.Hosts) > 0), c.Transport == TransportAuto:
 		return c.Listen, comm.ShareAuto, nil
 	case c.Transport == TransportShared && c.Ranks > 1:
 		return c.Listen, comm.ShareAlways, nil

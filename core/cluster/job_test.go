@@ -204,6 +204,7 @@ func TestConfig(t *testing.T) {
 		{Config{}, "at least 1"},
 		{Config{Ranks: 2, Grace: -1}, "negative"},
 		{Config{Ranks: 2, Listen: "127.0.0.1:29500"}, "tcp:host:port"},
+		{Config{Ranks: 2, Hosts: []string{"a"}}, "1 host names for 2 ranks"},
 		{Config{Ranks: 2, Transport: "rdma"}, "choose auto, shm, unix or tcp"},
 		{Config{Ranks: 2, Transport: "unix", Listen: "tcp:127.0.0.1:0"}, "leave one of the two out"},
 		{Config{Ranks: 1, Transport: "shm"}, ""},

@@ -31,6 +31,7 @@ type message struct {
 	PID    int          `json:",omitempty"`
 	Secret []byte       `json:",omitempty"`
 	Listen string       `json:",omitempty"`
+	Host   string       `json:",omitempty"`
 	Share  comm.Sharing `json:",omitempty"`
 	Addrs  []string     `json:",omitempty"`
 	Text   string       `json:",omitempty"`

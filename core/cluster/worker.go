@@ -246,7 +246,7 @@ func (w *Worker) connect(cfg JoinConfig, welcome message) error {
 		return context.Cause(w.ctx)
 	}
 	t, err := comm.Connect(w.ctx, comm.MeshConfig{
-		Identity: comm.Identity{Rank: w.rank, World: w.world, Digest: cfg.Digest, Class: cfg.Class, Host: comm.ThisHost()},
+		Identity: comm.Identity{Rank: w.rank, World: w.world, Digest: cfg.Digest, Class: cfg.Class, Host: welcome.Host},
 		Addrs:    addrs, Listener: l, Secret: welcome.Secret, Share: welcome.Share,
 	})
 	if err != nil {
