@@ -470,6 +470,11 @@ class plugin:
         """an optimizer that is a program of its own, found by its name in the folder plugins beside the recipe, the user's folder or --plugin-dir; hypers are its own, runtime plugin info NAME lists them"""
         ...
 
+    @staticmethod
+    def sink(name, *args, **kwargs):
+        """hands the run's figures to a plugin as well; the settings are the plugin's own, runtime plugin info NAME lists them"""
+        ...
+
 class schedule:
     """learning rates over the optimizer steps"""
 

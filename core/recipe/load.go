@@ -14,6 +14,7 @@ import (
 	"go.starlark.net/syntax"
 
 	"starling/core/graph"
+	"starling/core/plugin"
 	"starling/core/train"
 	"starling/recipes"
 )
@@ -51,7 +52,10 @@ func Load(path string, o Options) (*train.Spec, error) {
 	if s.spec == nil {
 		return nil, &Error{Pos: graph.Position{File: s.name}, Msg: "the recipe never calls train(…), which describes the run; see train in the documentation of recipes"}
 	}
-	s.spec.Params = s.params
+	s.spec.Params, s.spec.Sinks = s.params, s.sinks
+	if s.spec.Positions != nil && len(s.sinks) > 0 {
+		s.spec.Positions["sink"] = s.sinkAt
+	}
 	if err := s.spec.Validate(); err != nil {
 		return nil, err
 	}
@@ -90,6 +94,8 @@ type session struct {
 
 	spec    *train.Spec
 	trained graph.Position
+	sinks   []plugin.SinkSpec
+	sinkAt  graph.Position // of the first
 }
 
 type module struct {

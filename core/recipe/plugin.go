@@ -15,6 +15,7 @@ import (
 func pluginDeclarations() []declaration {
 	return []declaration{
 		{"optimizer(name, lr, groups = [], **hypers)", "an optimizer that is a program of its own, found by its name in the folder plugins beside the recipe, the user's folder or --plugin-dir; hypers are its own, runtime plugin info NAME lists them", pluginOptimizer},
+		{"sink(name, **settings)", "hands the run's figures to a plugin as well; the settings are the plugin's own, runtime plugin info NAME lists them", pluginSink},
 	}
 }
 
@@ -146,6 +147,31 @@ func pluginOptimizer(c *call) (starlark.Value, error) {
 		o.Schedule, err = sched(batch)
 		return &o, err
 	})
+}
+
+func pluginSink(c *call) (starlark.Value, error) {
+	more := c.split()
+	var name string
+	if err := c.unpack(&name); err != nil {
+		return nil, err
+	}
+	s, err := c.session()
+	if err != nil {
+		return nil, err
+	}
+	use, err := c.resolve(name, func(m sdk.Manifest) bool { return m.Sink }, "sink")
+	if err != nil {
+		return nil, err
+	}
+	values, err := c.hypers(use.Manifest, more)
+	if err != nil {
+		return nil, err
+	}
+	if len(s.sinks) == 0 {
+		s.sinkAt = position(c.thread)
+	}
+	s.sinks = append(s.sinks, plugin.SinkSpec{Use: use, Settings: values})
+	return starlark.None, nil
 }
 
 func optimMix(c *call) (starlark.Value, error) {

@@ -5,14 +5,19 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+
+	"starling/core/plugin"
 )
 
 // recorder appends lines to a run's metrics.jsonl. A line is one JSON object with "kind", "step" and figures.
 type recorder struct {
 	f *os.File
 	w *bufio.Writer
+	// sinks are plugins that get the same figures.
+	sinks []*plugin.Sink
 }
 
 // MetricsFile is the name of the metrics log in a run folder.
@@ -29,7 +34,7 @@ func openRecorder(dir string, step int) (*recorder, error) {
 	if err != nil {
 		return nil, fmt.Errorf("metrics log: %w", err)
 	}
-	return &recorder{f, bufio.NewWriter(f)}, nil
+	return &recorder{f: f, w: bufio.NewWriter(f)}, nil
 }
 
 // cutAfter rewrites the log without lines of steps after step and without a torn last line.
@@ -69,6 +74,9 @@ func (r *recorder) write(kind string, step int, m Metrics) error {
 	if r == nil {
 		return nil
 	}
+	for _, s := range r.sinks {
+		s.Write(kind, step, maps.Clone(m))
+	}
 	figures, err := json.Marshal(m)
 	if err != nil {
 		return fmt.Errorf("metrics log: %w", err)
@@ -88,6 +96,9 @@ func (r *recorder) write(kind string, step int, m Metrics) error {
 func (r *recorder) close() error {
 	if r == nil {
 		return nil
+	}
+	for _, s := range r.sinks {
+		s.Close()
 	}
 	return r.f.Close()
 }

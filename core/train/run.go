@@ -40,6 +40,9 @@ type Env struct {
 	Status func(string)
 	// OnTrace, if set, is told how each step's instructions and collectives lay in time.
 	OnTrace func(StepTrace)
+	// Quiesce, needed where World is above 1, ends this rank's part in all communication because of an error, and returns
+	// once no collective touches this rank's memory any more.
+	Quiesce func(error)
 }
 
 // ErrInterrupted is returned by Run after a graceful stop that left a checkpoint to resume from.
@@ -53,7 +56,15 @@ func Run(ctx context.Context, spec *Spec, env Env) (*Result, error) {
 	}
 	env.Status("reading data")
 	l := &loop{spec: spec, env: env}
-	defer l.close()
+	r, err := l.run(ctx)
+	if err != nil && !errors.Is(err, ErrInterrupted) && env.World > 1 {
+		env.Quiesce(err) // collectives on their way would write into memory that is freed next
+	}
+	l.close()
+	return r, err
+}
+
+func (l *loop) run(ctx context.Context) (*Result, error) {
 	if err := l.prepare(ctx); err != nil {
 		return nil, err
 	}
@@ -148,7 +159,7 @@ func (l *loop) prepare(ctx context.Context) error {
 		return err
 	}
 	l.state.Scale = s.LossScale.Start()
-	l.state.Digest, l.state.Data = l.env.Digest, l.corpus.Fingerprint()
+	l.state.Digest, l.state.Data = l.env.Digest, l.fingerprint()
 	if l.env.Resume {
 		if err := l.resume(ctx); err != nil {
 			return err
@@ -159,6 +170,9 @@ func (l *loop) prepare(ctx context.Context) error {
 	l.resumedAt = l.state.Step
 	if l.env.Rank == 0 && l.env.RunDir != "" {
 		if l.log, err = openRecorder(l.env.RunDir, l.state.Step); err != nil {
+			return err
+		}
+		if err := l.openSinks(ctx); err != nil {
 			return err
 		}
 	}
@@ -190,7 +204,7 @@ func (l *loop) sameData(ctx context.Context) error {
 	if l.env.World == 1 {
 		return nil
 	}
-	all, err := l.env.Group.AllGatherBytes(ctx, "data fingerprint", []byte(l.corpus.Fingerprint()))
+	all, err := l.env.Group.AllGatherBytes(ctx, "data fingerprint", []byte(l.fingerprint()))
 	if err != nil {
 		return err
 	}
@@ -202,10 +216,31 @@ func (l *loop) sameData(ctx context.Context) error {
 	return nil
 }
 
+// fingerprint identifies the content of all of the run's data.
+func (l *loop) fingerprint() string {
+	f := l.corpus.Fingerprint()
+	if e := l.spec.Evaluate; e != nil && e.Source.Corpus() != l.corpus {
+		f += " " + e.Source.Corpus().Fingerprint()
+	}
+	return f
+}
+
 // train is the loop over steps.
 func (l *loop) train(ctx context.Context) error {
 	l.report.gap = 200 * time.Millisecond
-	for l.state.Step < l.total && !l.state.Stopped {
+	if m := l.state.Due; m != nil {
+		l.state.Due = nil
+		best, save, err := l.afterStep(ctx, m)
+		if err != nil {
+			return err
+		}
+		if best || save {
+			if err := l.saver.save(ctx, &l.state, best); err != nil {
+				return err
+			}
+		}
+	}
+	for !l.over() {
 		m, stop, err := l.step(ctx)
 		if err != nil {
 			return err
@@ -213,7 +248,7 @@ func (l *loop) train(ctx context.Context) error {
 		if err := l.due(ctx, m, stop); err != nil {
 			return err
 		}
-		if stop && l.state.Step < l.total {
+		if stop && !l.over() {
 			l.interrupted = true
 			break
 		}
@@ -340,37 +375,64 @@ func (l *loop) due(ctx context.Context, m Metrics, stop bool) error {
 		st.apply(a)
 		save = save || a.Save
 	}
-	last := st.Step == l.total || st.Stopped
+	last := l.over()
 	best := false
-	if e := l.spec.Evaluate; e != nil && !stop && (last || e.Every > 0 && st.Step%e.Every == 0) {
-		b, again, err := l.evaluate(ctx, m)
+	if stop && !last {
+		// A request to stop is answered soon: what is due now is done first thing after the resume.
+		st.Due = m
+	} else {
+		b, again, err := l.afterStep(ctx, m)
 		if err != nil {
 			return err
 		}
 		best, save = b, save || again
 	}
-	if (l.env.Rank == 0 || l.engine.together()) && !stop {
-		for _, s := range l.samples {
-			if last || s.spec.Every > 0 && st.Step%s.spec.Every == 0 {
-				text, err := s.draw(ctx, st.Step)
-				if err != nil {
-					return err
-				}
-				if l.env.Rank != 0 {
-					continue
-				}
-				l.env.Observe(Event{Kind: EventSample, Step: st.Step, Text: text})
-			}
-		}
-	}
-	last = last || st.Stopped
-	if c := l.spec.Checkpoint; c != nil && (last || c.Every > 0 && st.Step%c.Every == 0) {
+	if c := l.spec.Checkpoint; c != nil && (l.over() || c.Every > 0 && st.Step%c.Every == 0) {
 		save = true
 	}
 	if save || best {
 		return l.saver.save(ctx, st, best)
 	}
 	return nil
+}
+
+// over reports whether the last step has been taken.
+func (l *loop) over() bool { return l.state.Step >= l.total || l.state.Stopped }
+
+// afterStep evaluates and draws samples where that is due after the step whose metrics are m.
+func (l *loop) afterStep(ctx context.Context, m Metrics) (best, save bool, err error) {
+	st := &l.state
+	if e := l.spec.Evaluate; e != nil && (l.over() || e.Every > 0 && st.Step%e.Every == 0) {
+		if best, save, err = l.evaluate(ctx, m); err != nil {
+			return false, false, err
+		}
+	}
+	for _, s := range l.samples {
+		if !l.over() && (s.spec.Every == 0 || st.Step%s.spec.Every != 0) {
+			continue
+		}
+		if l.env.Rank == 0 || l.engine.together() {
+			text, err := s.draw(ctx, st.Step)
+			if err != nil {
+				return false, false, err
+			}
+			if l.env.Rank == 0 {
+				l.env.Observe(Event{Kind: EventSample, Step: st.Step, Text: text})
+			}
+		}
+		if err := l.together(ctx, "rank 0's sample"); err != nil {
+			return false, false, err
+		}
+	}
+	return best, save, nil
+}
+
+// together waits until every rank has come here, however long the one that had more to do takes, as long as it lives.
+func (l *loop) together(ctx context.Context, why string) error {
+	if l.env.World == 1 {
+		return nil
+	}
+	return l.env.Group.BarrierPatient(ctx, why)
 }
 
 // evaluate runs the evaluation, keeps the score and calls the hook.
@@ -390,7 +452,7 @@ func (l *loop) evaluate(ctx context.Context, step Metrics) (best, save bool, err
 	}
 	if key, sign := l.spec.Evaluate.best(); key != "" {
 		v := m[key]
-		if v == v && (st.BestStep == 0 || sign*v < sign*st.Best) {
+		if !math.IsNaN(v) && !math.IsInf(v, 0) && (st.BestStep == 0 || sign*v < sign*st.Best) {
 			st.Best, st.BestStep, best = v, st.Step, true
 		}
 	}
@@ -493,5 +555,8 @@ func (l *loop) close() {
 	}
 	if l.corpus != nil {
 		l.corpus.Close()
+	}
+	if e := l.spec.Evaluate; e != nil {
+		e.Source.Corpus().Close()
 	}
 }

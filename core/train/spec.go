@@ -8,6 +8,7 @@ import (
 	"starling/core/graph"
 	"starling/core/optim"
 	"starling/core/plan"
+	"starling/core/plugin"
 	"starling/core/tensor"
 )
 
@@ -35,6 +36,7 @@ type Spec struct {
 	Samples    []Sample
 	OnStep     Hook // may be nil
 	OnEval     Hook // may be nil
+	Sinks      []plugin.SinkSpec
 
 	// Positions say where in the recipe a setting was written ("data", "optimizer", "mesh", …), for errors.
 	Positions map[string]graph.Position
