@@ -6,6 +6,9 @@ package vec
 func expSumAVX512(lanes *[32]float32, dst []float32, x []float32, top float32, scale float32) (lanesTotal float32)
 
 //go:noescape
+func expShiftSumAVX512(lanes *[32]float32, dst []float32, x []float32, scale float32, top float32) (lanesTotal float32)
+
+//go:noescape
 func expTotalAVX512(lanes *[32]float32, x []float32, top float32) (lanesTotal float32)
 
 //go:noescape
@@ -13,6 +16,9 @@ func expScaleAVX512(dst []float32, x []float32, lse float32, scale float32)
 
 //go:noescape
 func softmaxGradAVX512(dst []float32, y []float32, dy []float32, dot float32, scale float32)
+
+//go:noescape
+func attentionGradRowAVX512(p []float32, ds []float32, scale float32, lse float32, delta float32)
 
 //go:noescape
 func normAVX512(dst []float32, x []float32, mean float32, rstd float32)
@@ -42,6 +48,9 @@ func normGradWeightAVX512(dw []float32, dy []float32, x []float32, mean float32,
 func expSumAVX2(lanes *[32]float32, dst []float32, x []float32, top float32, scale float32) (lanesTotal float32)
 
 //go:noescape
+func expShiftSumAVX2(lanes *[32]float32, dst []float32, x []float32, scale float32, top float32) (lanesTotal float32)
+
+//go:noescape
 func expTotalAVX2(lanes *[32]float32, x []float32, top float32) (lanesTotal float32)
 
 //go:noescape
@@ -49,6 +58,9 @@ func expScaleAVX2(dst []float32, x []float32, lse float32, scale float32)
 
 //go:noescape
 func softmaxGradAVX2(dst []float32, y []float32, dy []float32, dot float32, scale float32)
+
+//go:noescape
+func attentionGradRowAVX2(p []float32, ds []float32, scale float32, lse float32, delta float32)
 
 //go:noescape
 func normAVX2(dst []float32, x []float32, mean float32, rstd float32)

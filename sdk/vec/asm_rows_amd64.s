@@ -418,6 +418,170 @@ DATA const_3f800000<>+56(SB)/4, $0x3f800000
 DATA const_3f800000<>+60(SB)/4, $0x3f800000
 GLOBL const_3f800000<>(SB), RODATA|NOPTR, $64
 
+// func expShiftSumAVX512(lanes *[32]float32, dst []float32, x []float32, scale float32, top float32) (lanesTotal float32)
+// Requires: AVX, AVX512F, BMI2
+TEXT ·expShiftSumAVX512(SB), NOSPLIT, $0-68
+	MOVQ    lanes+0(FP), AX
+	MOVQ    dst_base+8(FP), CX
+	MOVQ    dst_len+16(FP), DX
+	MOVQ    x_base+32(FP), BX
+	XORQ    SI, SI
+	TESTQ   AX, AX
+	JNZ     continued
+	VMOVUPS const_00000000<>+0(SB), Z0
+	VMOVUPS const_00000000<>+0(SB), Z1
+	JMP     begun
+
+continued:
+	VMOVUPS (AX), Z0
+	VMOVUPS 64(AX), Z1
+
+begun:
+	SUBQ $+32, DX
+	JL   rest
+
+loop:
+	VMOVUPS      (BX)(SI*1), Z2
+	VBROADCASTSS scale+56(FP), Z3
+	VMULPS       Z3, Z2, Z2
+	VBROADCASTSS top+60(FP), Z3
+	VSUBPS       Z3, Z2, Z2
+	VMOVUPS      const_c2d00000<>+0(SB), Z3
+	VMAXPS       Z2, Z3, Z2
+	VMOVUPS      const_42b20000<>+0(SB), Z3
+	VMINPS       Z2, Z3, Z2
+	VMULPS       const_3fb8aa3b<>+0(SB), Z2, Z3
+	VADDPS       const_4b400000<>+0(SB), Z3, Z3
+	VSUBPS       const_4b400000<>+0(SB), Z3, Z3
+	VFNMADD231PS const_3f318000<>+0(SB), Z3, Z2
+	VFNMADD231PS const_b95e8083<>+0(SB), Z3, Z2
+	VMOVUPS      const_39506967<>+0(SB), Z4
+	VFMADD213PS  const_3ab743ce<>+0(SB), Z2, Z4
+	VFMADD213PS  const_3c088908<>+0(SB), Z2, Z4
+	VFMADD213PS  const_3d2aa9c1<>+0(SB), Z2, Z4
+	VFMADD213PS  const_3e2aaaaa<>+0(SB), Z2, Z4
+	VFMADD213PS  const_3f000000<>+0(SB), Z2, Z4
+	VMULPS       Z2, Z2, Z5
+	VFMADD213PS  Z2, Z5, Z4
+	VADDPS       const_3f800000<>+0(SB), Z4, Z2
+	VSCALEFPS    Z3, Z2, Z2
+	VMOVUPS      Z2, (CX)(SI*1)
+	VADDPS       Z2, Z0, Z0
+	VMOVUPS      64(BX)(SI*1), Z2
+	VBROADCASTSS scale+56(FP), Z3
+	VMULPS       Z3, Z2, Z2
+	VBROADCASTSS top+60(FP), Z3
+	VSUBPS       Z3, Z2, Z2
+	VMOVUPS      const_c2d00000<>+0(SB), Z3
+	VMAXPS       Z2, Z3, Z2
+	VMOVUPS      const_42b20000<>+0(SB), Z3
+	VMINPS       Z2, Z3, Z2
+	VMULPS       const_3fb8aa3b<>+0(SB), Z2, Z3
+	VADDPS       const_4b400000<>+0(SB), Z3, Z3
+	VSUBPS       const_4b400000<>+0(SB), Z3, Z3
+	VFNMADD231PS const_3f318000<>+0(SB), Z3, Z2
+	VFNMADD231PS const_b95e8083<>+0(SB), Z3, Z2
+	VMOVUPS      const_39506967<>+0(SB), Z4
+	VFMADD213PS  const_3ab743ce<>+0(SB), Z2, Z4
+	VFMADD213PS  const_3c088908<>+0(SB), Z2, Z4
+	VFMADD213PS  const_3d2aa9c1<>+0(SB), Z2, Z4
+	VFMADD213PS  const_3e2aaaaa<>+0(SB), Z2, Z4
+	VFMADD213PS  const_3f000000<>+0(SB), Z2, Z4
+	VMULPS       Z2, Z2, Z5
+	VFMADD213PS  Z2, Z5, Z4
+	VADDPS       const_3f800000<>+0(SB), Z4, Z2
+	VSCALEFPS    Z3, Z2, Z2
+	VMOVUPS      Z2, 64(CX)(SI*1)
+	VADDPS       Z2, Z1, Z1
+	ADDQ         $+128, SI
+	SUBQ         $+32, DX
+	JGE          loop
+
+rest:
+	ADDQ         $+32, DX
+	JZ           done
+	MOVQ         $-1, DI
+	BZHIQ        DX, DI, DI
+	KMOVW        DI, K1
+	VMOVUPS.Z    (BX)(SI*1), K1, Z2
+	VBROADCASTSS scale+56(FP), Z3
+	VMULPS       Z3, Z2, Z2
+	VBROADCASTSS top+60(FP), Z3
+	VSUBPS       Z3, Z2, Z2
+	VMOVUPS      const_c2d00000<>+0(SB), Z3
+	VMAXPS       Z2, Z3, Z2
+	VMOVUPS      const_42b20000<>+0(SB), Z3
+	VMINPS       Z2, Z3, Z2
+	VMULPS       const_3fb8aa3b<>+0(SB), Z2, Z3
+	VADDPS       const_4b400000<>+0(SB), Z3, Z3
+	VSUBPS       const_4b400000<>+0(SB), Z3, Z3
+	VFNMADD231PS const_3f318000<>+0(SB), Z3, Z2
+	VFNMADD231PS const_b95e8083<>+0(SB), Z3, Z2
+	VMOVUPS      const_39506967<>+0(SB), Z4
+	VFMADD213PS  const_3ab743ce<>+0(SB), Z2, Z4
+	VFMADD213PS  const_3c088908<>+0(SB), Z2, Z4
+	VFMADD213PS  const_3d2aa9c1<>+0(SB), Z2, Z4
+	VFMADD213PS  const_3e2aaaaa<>+0(SB), Z2, Z4
+	VFMADD213PS  const_3f000000<>+0(SB), Z2, Z4
+	VMULPS       Z2, Z2, Z5
+	VFMADD213PS  Z2, Z5, Z4
+	VADDPS       const_3f800000<>+0(SB), Z4, Z2
+	VSCALEFPS    Z3, Z2, Z2
+	VMOVUPS      Z2, K1, (CX)(SI*1)
+	VMOVAPS.Z    Z2, K1, Z2
+	VADDPS       Z2, Z0, Z0
+	MOVQ         $-1, DI
+	BZHIQ        DX, DI, DI
+	SHRQ         $0x10, DI
+	KMOVW        DI, K1
+	VMOVUPS.Z    64(BX)(SI*1), K1, Z2
+	VBROADCASTSS scale+56(FP), Z3
+	VMULPS       Z3, Z2, Z2
+	VBROADCASTSS top+60(FP), Z3
+	VSUBPS       Z3, Z2, Z2
+	VMOVUPS      const_c2d00000<>+0(SB), Z3
+	VMAXPS       Z2, Z3, Z2
+	VMOVUPS      const_42b20000<>+0(SB), Z3
+	VMINPS       Z2, Z3, Z2
+	VMULPS       const_3fb8aa3b<>+0(SB), Z2, Z3
+	VADDPS       const_4b400000<>+0(SB), Z3, Z3
+	VSUBPS       const_4b400000<>+0(SB), Z3, Z3
+	VFNMADD231PS const_3f318000<>+0(SB), Z3, Z2
+	VFNMADD231PS const_b95e8083<>+0(SB), Z3, Z2
+	VMOVUPS      const_39506967<>+0(SB), Z4
+	VFMADD213PS  const_3ab743ce<>+0(SB), Z2, Z4
+	VFMADD213PS  const_3c088908<>+0(SB), Z2, Z4
+	VFMADD213PS  const_3d2aa9c1<>+0(SB), Z2, Z4
+	VFMADD213PS  const_3e2aaaaa<>+0(SB), Z2, Z4
+	VFMADD213PS  const_3f000000<>+0(SB), Z2, Z4
+	VMULPS       Z2, Z2, Z5
+	VFMADD213PS  Z2, Z5, Z4
+	VADDPS       const_3f800000<>+0(SB), Z4, Z2
+	VSCALEFPS    Z3, Z2, Z2
+	VMOVUPS      Z2, K1, 64(CX)(SI*1)
+	VMOVAPS.Z    Z2, K1, Z2
+	VADDPS       Z2, Z1, Z1
+
+done:
+	TESTQ   AX, AX
+	JZ      total
+	VMOVUPS Z0, (AX)
+	VMOVUPS Z1, 64(AX)
+
+total:
+	VADDPS     Z0, Z1, Z0
+	VSHUFF32X4 $0x4e, Z0, Z0, Z1
+	VADDPS     Z0, Z1, Z0
+	VSHUFF32X4 $0xb1, Z0, Z0, Z1
+	VADDPS     Z0, Z1, Z0
+	VPERMILPS  $0x4e, Z0, Z1
+	VADDPS     Z0, Z1, Z0
+	VPERMILPS  $0xb1, Z0, Z1
+	VADDPS     Z0, Z1, Z0
+	VMOVSS     X0, lanesTotal+64(FP)
+	VZEROUPPER
+	RET
+
 // func expTotalAVX512(lanes *[32]float32, x []float32, top float32) (lanesTotal float32)
 // Requires: AVX, AVX512F, BMI2
 TEXT ·expTotalAVX512(SB), NOSPLIT, $0-44
@@ -709,6 +873,170 @@ end1:
 	VSUBPS       Z2, Z1, Z1
 	VMULPS       Z1, Z0, Z0
 	VMOVUPS      Z0, K1, (AX)(SI*1)
+
+done:
+	VZEROUPPER
+	RET
+
+// func attentionGradRowAVX512(p []float32, ds []float32, scale float32, lse float32, delta float32)
+// Requires: AVX, AVX512F, BMI2
+TEXT ·attentionGradRowAVX512(SB), NOSPLIT, $0-60
+	MOVQ p_base+0(FP), AX
+	MOVQ p_len+8(FP), CX
+	MOVQ ds_base+24(FP), DX
+	XORQ BX, BX
+	SUBQ $+32, CX
+	JL   end2
+
+by2:
+	VMOVUPS      (AX)(BX*1), Z0
+	VBROADCASTSS scale+48(FP), Z1
+	VMULPS       Z1, Z0, Z0
+	VBROADCASTSS lse+52(FP), Z1
+	VSUBPS       Z1, Z0, Z0
+	VMOVUPS      const_c2d00000<>+0(SB), Z1
+	VMAXPS       Z0, Z1, Z0
+	VMOVUPS      const_42b20000<>+0(SB), Z1
+	VMINPS       Z0, Z1, Z0
+	VMULPS       const_3fb8aa3b<>+0(SB), Z0, Z1
+	VADDPS       const_4b400000<>+0(SB), Z1, Z1
+	VSUBPS       const_4b400000<>+0(SB), Z1, Z1
+	VFNMADD231PS const_3f318000<>+0(SB), Z1, Z0
+	VFNMADD231PS const_b95e8083<>+0(SB), Z1, Z0
+	VMOVUPS      const_39506967<>+0(SB), Z2
+	VFMADD213PS  const_3ab743ce<>+0(SB), Z0, Z2
+	VFMADD213PS  const_3c088908<>+0(SB), Z0, Z2
+	VFMADD213PS  const_3d2aa9c1<>+0(SB), Z0, Z2
+	VFMADD213PS  const_3e2aaaaa<>+0(SB), Z0, Z2
+	VFMADD213PS  const_3f000000<>+0(SB), Z0, Z2
+	VMULPS       Z0, Z0, Z3
+	VFMADD213PS  Z0, Z3, Z2
+	VADDPS       const_3f800000<>+0(SB), Z2, Z0
+	VSCALEFPS    Z1, Z0, Z0
+	VMOVUPS      (DX)(BX*1), Z1
+	VBROADCASTSS delta+56(FP), Z2
+	VSUBPS       Z2, Z1, Z1
+	VMULPS       Z0, Z1, Z1
+	VMOVUPS      Z0, (AX)(BX*1)
+	VBROADCASTSS scale+48(FP), Z0
+	VMULPS       Z0, Z1, Z0
+	VMOVUPS      Z0, (DX)(BX*1)
+	VMOVUPS      64(AX)(BX*1), Z0
+	VBROADCASTSS scale+48(FP), Z1
+	VMULPS       Z1, Z0, Z0
+	VBROADCASTSS lse+52(FP), Z1
+	VSUBPS       Z1, Z0, Z0
+	VMOVUPS      const_c2d00000<>+0(SB), Z1
+	VMAXPS       Z0, Z1, Z0
+	VMOVUPS      const_42b20000<>+0(SB), Z1
+	VMINPS       Z0, Z1, Z0
+	VMULPS       const_3fb8aa3b<>+0(SB), Z0, Z1
+	VADDPS       const_4b400000<>+0(SB), Z1, Z1
+	VSUBPS       const_4b400000<>+0(SB), Z1, Z1
+	VFNMADD231PS const_3f318000<>+0(SB), Z1, Z0
+	VFNMADD231PS const_b95e8083<>+0(SB), Z1, Z0
+	VMOVUPS      const_39506967<>+0(SB), Z2
+	VFMADD213PS  const_3ab743ce<>+0(SB), Z0, Z2
+	VFMADD213PS  const_3c088908<>+0(SB), Z0, Z2
+	VFMADD213PS  const_3d2aa9c1<>+0(SB), Z0, Z2
+	VFMADD213PS  const_3e2aaaaa<>+0(SB), Z0, Z2
+	VFMADD213PS  const_3f000000<>+0(SB), Z0, Z2
+	VMULPS       Z0, Z0, Z3
+	VFMADD213PS  Z0, Z3, Z2
+	VADDPS       const_3f800000<>+0(SB), Z2, Z0
+	VSCALEFPS    Z1, Z0, Z0
+	VMOVUPS      64(DX)(BX*1), Z1
+	VBROADCASTSS delta+56(FP), Z2
+	VSUBPS       Z2, Z1, Z1
+	VMULPS       Z0, Z1, Z1
+	VMOVUPS      Z0, 64(AX)(BX*1)
+	VBROADCASTSS scale+48(FP), Z0
+	VMULPS       Z0, Z1, Z0
+	VMOVUPS      Z0, 64(DX)(BX*1)
+	ADDQ         $+128, BX
+	SUBQ         $+32, CX
+	JGE          by2
+
+end2:
+	ADDQ $+32, CX
+	SUBQ $+16, CX
+	JL   end1
+
+by1:
+	VMOVUPS      (AX)(BX*1), Z0
+	VBROADCASTSS scale+48(FP), Z1
+	VMULPS       Z1, Z0, Z0
+	VBROADCASTSS lse+52(FP), Z1
+	VSUBPS       Z1, Z0, Z0
+	VMOVUPS      const_c2d00000<>+0(SB), Z1
+	VMAXPS       Z0, Z1, Z0
+	VMOVUPS      const_42b20000<>+0(SB), Z1
+	VMINPS       Z0, Z1, Z0
+	VMULPS       const_3fb8aa3b<>+0(SB), Z0, Z1
+	VADDPS       const_4b400000<>+0(SB), Z1, Z1
+	VSUBPS       const_4b400000<>+0(SB), Z1, Z1
+	VFNMADD231PS const_3f318000<>+0(SB), Z1, Z0
+	VFNMADD231PS const_b95e8083<>+0(SB), Z1, Z0
+	VMOVUPS      const_39506967<>+0(SB), Z2
+	VFMADD213PS  const_3ab743ce<>+0(SB), Z0, Z2
+	VFMADD213PS  const_3c088908<>+0(SB), Z0, Z2
+	VFMADD213PS  const_3d2aa9c1<>+0(SB), Z0, Z2
+	VFMADD213PS  const_3e2aaaaa<>+0(SB), Z0, Z2
+	VFMADD213PS  const_3f000000<>+0(SB), Z0, Z2
+	VMULPS       Z0, Z0, Z3
+	VFMADD213PS  Z0, Z3, Z2
+	VADDPS       const_3f800000<>+0(SB), Z2, Z0
+	VSCALEFPS    Z1, Z0, Z0
+	VMOVUPS      (DX)(BX*1), Z1
+	VBROADCASTSS delta+56(FP), Z2
+	VSUBPS       Z2, Z1, Z1
+	VMULPS       Z0, Z1, Z1
+	VMOVUPS      Z0, (AX)(BX*1)
+	VBROADCASTSS scale+48(FP), Z0
+	VMULPS       Z0, Z1, Z0
+	VMOVUPS      Z0, (DX)(BX*1)
+	ADDQ         $+64, BX
+	SUBQ         $+16, CX
+	JGE          by1
+
+end1:
+	ADDQ         $+16, CX
+	JZ           done
+	MOVQ         $-1, SI
+	BZHIQ        CX, SI, SI
+	KMOVW        SI, K1
+	VMOVUPS.Z    (AX)(BX*1), K1, Z0
+	VBROADCASTSS scale+48(FP), Z1
+	VMULPS       Z1, Z0, Z0
+	VBROADCASTSS lse+52(FP), Z1
+	VSUBPS       Z1, Z0, Z0
+	VMOVUPS      const_c2d00000<>+0(SB), Z1
+	VMAXPS       Z0, Z1, Z0
+	VMOVUPS      const_42b20000<>+0(SB), Z1
+	VMINPS       Z0, Z1, Z0
+	VMULPS       const_3fb8aa3b<>+0(SB), Z0, Z1
+	VADDPS       const_4b400000<>+0(SB), Z1, Z1
+	VSUBPS       const_4b400000<>+0(SB), Z1, Z1
+	VFNMADD231PS const_3f318000<>+0(SB), Z1, Z0
+	VFNMADD231PS const_b95e8083<>+0(SB), Z1, Z0
+	VMOVUPS      const_39506967<>+0(SB), Z2
+	VFMADD213PS  const_3ab743ce<>+0(SB), Z0, Z2
+	VFMADD213PS  const_3c088908<>+0(SB), Z0, Z2
+	VFMADD213PS  const_3d2aa9c1<>+0(SB), Z0, Z2
+	VFMADD213PS  const_3e2aaaaa<>+0(SB), Z0, Z2
+	VFMADD213PS  const_3f000000<>+0(SB), Z0, Z2
+	VMULPS       Z0, Z0, Z3
+	VFMADD213PS  Z0, Z3, Z2
+	VADDPS       const_3f800000<>+0(SB), Z2, Z0
+	VSCALEFPS    Z1, Z0, Z0
+	VMOVUPS.Z    (DX)(BX*1), K1, Z1
+	VBROADCASTSS delta+56(FP), Z2
+	VSUBPS       Z2, Z1, Z1
+	VMULPS       Z0, Z1, Z1
+	VMOVUPS      Z0, K1, (AX)(BX*1)
+	VBROADCASTSS scale+48(FP), Z0
+	VMULPS       Z0, Z1, Z0
+	VMOVUPS      Z0, K1, (DX)(BX*1)
 
 done:
 	VZEROUPPER
@@ -1792,6 +2120,386 @@ DATA tail_masks<>+248(SB)/4, $0x00000000
 DATA tail_masks<>+252(SB)/4, $0x00000000
 GLOBL tail_masks<>(SB), RODATA|NOPTR, $256
 
+// func expShiftSumAVX2(lanes *[32]float32, dst []float32, x []float32, scale float32, top float32) (lanesTotal float32)
+// Requires: AVX, AVX2, FMA3
+TEXT ·expShiftSumAVX2(SB), NOSPLIT, $0-68
+	MOVQ    lanes+0(FP), AX
+	MOVQ    dst_base+8(FP), CX
+	MOVQ    dst_len+16(FP), DX
+	MOVQ    x_base+32(FP), BX
+	XORQ    SI, SI
+	TESTQ   AX, AX
+	JNZ     continued
+	VMOVUPS const_00000000<>+0(SB), Y0
+	VMOVUPS const_00000000<>+0(SB), Y1
+	VMOVUPS const_00000000<>+0(SB), Y2
+	VMOVUPS const_00000000<>+0(SB), Y3
+	JMP     begun
+
+continued:
+	VMOVUPS (AX), Y0
+	VMOVUPS 32(AX), Y1
+	VMOVUPS 64(AX), Y2
+	VMOVUPS 96(AX), Y3
+
+begun:
+	SUBQ $+32, DX
+	JL   rest
+
+loop:
+	VMOVUPS      (BX)(SI*1), Y4
+	VBROADCASTSS scale+56(FP), Y5
+	VMULPS       Y5, Y4, Y4
+	VBROADCASTSS top+60(FP), Y5
+	VSUBPS       Y5, Y4, Y4
+	VMOVUPS      const_c2d00000<>+0(SB), Y5
+	VMAXPS       Y4, Y5, Y4
+	VMOVUPS      const_42b20000<>+0(SB), Y5
+	VMINPS       Y4, Y5, Y4
+	VMULPS       const_3fb8aa3b<>+0(SB), Y4, Y5
+	VADDPS       const_4b400000<>+0(SB), Y5, Y5
+	VSUBPS       const_4b400000<>+0(SB), Y5, Y6
+	VFNMADD231PS const_3f318000<>+0(SB), Y6, Y4
+	VFNMADD231PS const_b95e8083<>+0(SB), Y6, Y4
+	VMOVUPS      const_39506967<>+0(SB), Y6
+	VFMADD213PS  const_3ab743ce<>+0(SB), Y4, Y6
+	VFMADD213PS  const_3c088908<>+0(SB), Y4, Y6
+	VFMADD213PS  const_3d2aa9c1<>+0(SB), Y4, Y6
+	VFMADD213PS  const_3e2aaaaa<>+0(SB), Y4, Y6
+	VFMADD213PS  const_3f000000<>+0(SB), Y4, Y6
+	VMULPS       Y4, Y4, Y7
+	VFMADD213PS  Y4, Y7, Y6
+	VADDPS       const_3f800000<>+0(SB), Y6, Y4
+	VPSUBD       const_4b400000<>+0(SB), Y5, Y5
+	VPSRAD       $0x01, Y5, Y6
+	VPSUBD       Y6, Y5, Y5
+	VPADDD       const_0000007f<>+0(SB), Y6, Y6
+	VPSLLD       $0x17, Y6, Y6
+	VMULPS       Y6, Y4, Y4
+	VPADDD       const_0000007f<>+0(SB), Y5, Y5
+	VPSLLD       $0x17, Y5, Y5
+	VMULPS       Y5, Y4, Y4
+	VMOVUPS      Y4, (CX)(SI*1)
+	VADDPS       Y4, Y0, Y0
+	VMOVUPS      32(BX)(SI*1), Y4
+	VBROADCASTSS scale+56(FP), Y5
+	VMULPS       Y5, Y4, Y4
+	VBROADCASTSS top+60(FP), Y5
+	VSUBPS       Y5, Y4, Y4
+	VMOVUPS      const_c2d00000<>+0(SB), Y5
+	VMAXPS       Y4, Y5, Y4
+	VMOVUPS      const_42b20000<>+0(SB), Y5
+	VMINPS       Y4, Y5, Y4
+	VMULPS       const_3fb8aa3b<>+0(SB), Y4, Y5
+	VADDPS       const_4b400000<>+0(SB), Y5, Y5
+	VSUBPS       const_4b400000<>+0(SB), Y5, Y6
+	VFNMADD231PS const_3f318000<>+0(SB), Y6, Y4
+	VFNMADD231PS const_b95e8083<>+0(SB), Y6, Y4
+	VMOVUPS      const_39506967<>+0(SB), Y6
+	VFMADD213PS  const_3ab743ce<>+0(SB), Y4, Y6
+	VFMADD213PS  const_3c088908<>+0(SB), Y4, Y6
+	VFMADD213PS  const_3d2aa9c1<>+0(SB), Y4, Y6
+	VFMADD213PS  const_3e2aaaaa<>+0(SB), Y4, Y6
+	VFMADD213PS  const_3f000000<>+0(SB), Y4, Y6
+	VMULPS       Y4, Y4, Y7
+	VFMADD213PS  Y4, Y7, Y6
+	VADDPS       const_3f800000<>+0(SB), Y6, Y4
+	VPSUBD       const_4b400000<>+0(SB), Y5, Y5
+	VPSRAD       $0x01, Y5, Y6
+	VPSUBD       Y6, Y5, Y5
+	VPADDD       const_0000007f<>+0(SB), Y6, Y6
+	VPSLLD       $0x17, Y6, Y6
+	VMULPS       Y6, Y4, Y4
+	VPADDD       const_0000007f<>+0(SB), Y5, Y5
+	VPSLLD       $0x17, Y5, Y5
+	VMULPS       Y5, Y4, Y4
+	VMOVUPS      Y4, 32(CX)(SI*1)
+	VADDPS       Y4, Y1, Y1
+	VMOVUPS      64(BX)(SI*1), Y4
+	VBROADCASTSS scale+56(FP), Y5
+	VMULPS       Y5, Y4, Y4
+	VBROADCASTSS top+60(FP), Y5
+	VSUBPS       Y5, Y4, Y4
+	VMOVUPS      const_c2d00000<>+0(SB), Y5
+	VMAXPS       Y4, Y5, Y4
+	VMOVUPS      const_42b20000<>+0(SB), Y5
+	VMINPS       Y4, Y5, Y4
+	VMULPS       const_3fb8aa3b<>+0(SB), Y4, Y5
+	VADDPS       const_4b400000<>+0(SB), Y5, Y5
+	VSUBPS       const_4b400000<>+0(SB), Y5, Y6
+	VFNMADD231PS const_3f318000<>+0(SB), Y6, Y4
+	VFNMADD231PS const_b95e8083<>+0(SB), Y6, Y4
+	VMOVUPS      const_39506967<>+0(SB), Y6
+	VFMADD213PS  const_3ab743ce<>+0(SB), Y4, Y6
+	VFMADD213PS  const_3c088908<>+0(SB), Y4, Y6
+	VFMADD213PS  const_3d2aa9c1<>+0(SB), Y4, Y6
+	VFMADD213PS  const_3e2aaaaa<>+0(SB), Y4, Y6
+	VFMADD213PS  const_3f000000<>+0(SB), Y4, Y6
+	VMULPS       Y4, Y4, Y7
+	VFMADD213PS  Y4, Y7, Y6
+	VADDPS       const_3f800000<>+0(SB), Y6, Y4
+	VPSUBD       const_4b400000<>+0(SB), Y5, Y5
+	VPSRAD       $0x01, Y5, Y6
+	VPSUBD       Y6, Y5, Y5
+	VPADDD       const_0000007f<>+0(SB), Y6, Y6
+	VPSLLD       $0x17, Y6, Y6
+	VMULPS       Y6, Y4, Y4
+	VPADDD       const_0000007f<>+0(SB), Y5, Y5
+	VPSLLD       $0x17, Y5, Y5
+	VMULPS       Y5, Y4, Y4
+	VMOVUPS      Y4, 64(CX)(SI*1)
+	VADDPS       Y4, Y2, Y2
+	VMOVUPS      96(BX)(SI*1), Y4
+	VBROADCASTSS scale+56(FP), Y5
+	VMULPS       Y5, Y4, Y4
+	VBROADCASTSS top+60(FP), Y5
+	VSUBPS       Y5, Y4, Y4
+	VMOVUPS      const_c2d00000<>+0(SB), Y5
+	VMAXPS       Y4, Y5, Y4
+	VMOVUPS      const_42b20000<>+0(SB), Y5
+	VMINPS       Y4, Y5, Y4
+	VMULPS       const_3fb8aa3b<>+0(SB), Y4, Y5
+	VADDPS       const_4b400000<>+0(SB), Y5, Y5
+	VSUBPS       const_4b400000<>+0(SB), Y5, Y6
+	VFNMADD231PS const_3f318000<>+0(SB), Y6, Y4
+	VFNMADD231PS const_b95e8083<>+0(SB), Y6, Y4
+	VMOVUPS      const_39506967<>+0(SB), Y6
+	VFMADD213PS  const_3ab743ce<>+0(SB), Y4, Y6
+	VFMADD213PS  const_3c088908<>+0(SB), Y4, Y6
+	VFMADD213PS  const_3d2aa9c1<>+0(SB), Y4, Y6
+	VFMADD213PS  const_3e2aaaaa<>+0(SB), Y4, Y6
+	VFMADD213PS  const_3f000000<>+0(SB), Y4, Y6
+	VMULPS       Y4, Y4, Y7
+	VFMADD213PS  Y4, Y7, Y6
+	VADDPS       const_3f800000<>+0(SB), Y6, Y4
+	VPSUBD       const_4b400000<>+0(SB), Y5, Y5
+	VPSRAD       $0x01, Y5, Y6
+	VPSUBD       Y6, Y5, Y5
+	VPADDD       const_0000007f<>+0(SB), Y6, Y6
+	VPSLLD       $0x17, Y6, Y6
+	VMULPS       Y6, Y4, Y4
+	VPADDD       const_0000007f<>+0(SB), Y5, Y5
+	VPSLLD       $0x17, Y5, Y5
+	VMULPS       Y5, Y4, Y4
+	VMOVUPS      Y4, 96(CX)(SI*1)
+	VADDPS       Y4, Y3, Y3
+	ADDQ         $+128, SI
+	SUBQ         $+32, DX
+	JGE          loop
+
+rest:
+	ADDQ         $+32, DX
+	JZ           done
+	LEAQ         tail_masks<>+0(SB), DI
+	MOVQ         DX, R8
+	NEGQ         R8
+	VMOVUPS      128(DI)(R8*4), Y4
+	VMASKMOVPS   (BX)(SI*1), Y4, Y4
+	VBROADCASTSS scale+56(FP), Y5
+	VMULPS       Y5, Y4, Y4
+	VBROADCASTSS top+60(FP), Y5
+	VSUBPS       Y5, Y4, Y4
+	VMOVUPS      const_c2d00000<>+0(SB), Y5
+	VMAXPS       Y4, Y5, Y4
+	VMOVUPS      const_42b20000<>+0(SB), Y5
+	VMINPS       Y4, Y5, Y4
+	VMULPS       const_3fb8aa3b<>+0(SB), Y4, Y5
+	VADDPS       const_4b400000<>+0(SB), Y5, Y5
+	VSUBPS       const_4b400000<>+0(SB), Y5, Y6
+	VFNMADD231PS const_3f318000<>+0(SB), Y6, Y4
+	VFNMADD231PS const_b95e8083<>+0(SB), Y6, Y4
+	VMOVUPS      const_39506967<>+0(SB), Y6
+	VFMADD213PS  const_3ab743ce<>+0(SB), Y4, Y6
+	VFMADD213PS  const_3c088908<>+0(SB), Y4, Y6
+	VFMADD213PS  const_3d2aa9c1<>+0(SB), Y4, Y6
+	VFMADD213PS  const_3e2aaaaa<>+0(SB), Y4, Y6
+	VFMADD213PS  const_3f000000<>+0(SB), Y4, Y6
+	VMULPS       Y4, Y4, Y7
+	VFMADD213PS  Y4, Y7, Y6
+	VADDPS       const_3f800000<>+0(SB), Y6, Y4
+	VPSUBD       const_4b400000<>+0(SB), Y5, Y5
+	VPSRAD       $0x01, Y5, Y6
+	VPSUBD       Y6, Y5, Y5
+	VPADDD       const_0000007f<>+0(SB), Y6, Y6
+	VPSLLD       $0x17, Y6, Y6
+	VMULPS       Y6, Y4, Y4
+	VPADDD       const_0000007f<>+0(SB), Y5, Y5
+	VPSLLD       $0x17, Y5, Y5
+	VMULPS       Y5, Y4, Y4
+	LEAQ         tail_masks<>+0(SB), DI
+	MOVQ         DX, R8
+	NEGQ         R8
+	VMOVUPS      128(DI)(R8*4), Y5
+	VMASKMOVPS   Y4, Y5, (CX)(SI*1)
+	LEAQ         tail_masks<>+0(SB), DI
+	MOVQ         DX, R8
+	NEGQ         R8
+	VMOVUPS      128(DI)(R8*4), Y5
+	VANDPS       Y5, Y4, Y4
+	VADDPS       Y4, Y0, Y0
+	LEAQ         tail_masks<>+0(SB), DI
+	MOVQ         DX, R8
+	NEGQ         R8
+	VMOVUPS      160(DI)(R8*4), Y4
+	VMASKMOVPS   32(BX)(SI*1), Y4, Y4
+	VBROADCASTSS scale+56(FP), Y5
+	VMULPS       Y5, Y4, Y4
+	VBROADCASTSS top+60(FP), Y5
+	VSUBPS       Y5, Y4, Y4
+	VMOVUPS      const_c2d00000<>+0(SB), Y5
+	VMAXPS       Y4, Y5, Y4
+	VMOVUPS      const_42b20000<>+0(SB), Y5
+	VMINPS       Y4, Y5, Y4
+	VMULPS       const_3fb8aa3b<>+0(SB), Y4, Y5
+	VADDPS       const_4b400000<>+0(SB), Y5, Y5
+	VSUBPS       const_4b400000<>+0(SB), Y5, Y6
+	VFNMADD231PS const_3f318000<>+0(SB), Y6, Y4
+	VFNMADD231PS const_b95e8083<>+0(SB), Y6, Y4
+	VMOVUPS      const_39506967<>+0(SB), Y6
+	VFMADD213PS  const_3ab743ce<>+0(SB), Y4, Y6
+	VFMADD213PS  const_3c088908<>+0(SB), Y4, Y6
+	VFMADD213PS  const_3d2aa9c1<>+0(SB), Y4, Y6
+	VFMADD213PS  const_3e2aaaaa<>+0(SB), Y4, Y6
+	VFMADD213PS  const_3f000000<>+0(SB), Y4, Y6
+	VMULPS       Y4, Y4, Y7
+	VFMADD213PS  Y4, Y7, Y6
+	VADDPS       const_3f800000<>+0(SB), Y6, Y4
+	VPSUBD       const_4b400000<>+0(SB), Y5, Y5
+	VPSRAD       $0x01, Y5, Y6
+	VPSUBD       Y6, Y5, Y5
+	VPADDD       const_0000007f<>+0(SB), Y6, Y6
+	VPSLLD       $0x17, Y6, Y6
+	VMULPS       Y6, Y4, Y4
+	VPADDD       const_0000007f<>+0(SB), Y5, Y5
+	VPSLLD       $0x17, Y5, Y5
+	VMULPS       Y5, Y4, Y4
+	LEAQ         tail_masks<>+0(SB), DI
+	MOVQ         DX, R8
+	NEGQ         R8
+	VMOVUPS      160(DI)(R8*4), Y5
+	VMASKMOVPS   Y4, Y5, 32(CX)(SI*1)
+	LEAQ         tail_masks<>+0(SB), DI
+	MOVQ         DX, R8
+	NEGQ         R8
+	VMOVUPS      160(DI)(R8*4), Y5
+	VANDPS       Y5, Y4, Y4
+	VADDPS       Y4, Y1, Y1
+	LEAQ         tail_masks<>+0(SB), DI
+	MOVQ         DX, R8
+	NEGQ         R8
+	VMOVUPS      192(DI)(R8*4), Y4
+	VMASKMOVPS   64(BX)(SI*1), Y4, Y4
+	VBROADCASTSS scale+56(FP), Y5
+	VMULPS       Y5, Y4, Y4
+	VBROADCASTSS top+60(FP), Y5
+	VSUBPS       Y5, Y4, Y4
+	VMOVUPS      const_c2d00000<>+0(SB), Y5
+	VMAXPS       Y4, Y5, Y4
+	VMOVUPS      const_42b20000<>+0(SB), Y5
+	VMINPS       Y4, Y5, Y4
+	VMULPS       const_3fb8aa3b<>+0(SB), Y4, Y5
+	VADDPS       const_4b400000<>+0(SB), Y5, Y5
+	VSUBPS       const_4b400000<>+0(SB), Y5, Y6
+	VFNMADD231PS const_3f318000<>+0(SB), Y6, Y4
+	VFNMADD231PS const_b95e8083<>+0(SB), Y6, Y4
+	VMOVUPS      const_39506967<>+0(SB), Y6
+	VFMADD213PS  const_3ab743ce<>+0(SB), Y4, Y6
+	VFMADD213PS  const_3c088908<>+0(SB), Y4, Y6
+	VFMADD213PS  const_3d2aa9c1<>+0(SB), Y4, Y6
+	VFMADD213PS  const_3e2aaaaa<>+0(SB), Y4, Y6
+	VFMADD213PS  const_3f000000<>+0(SB), Y4, Y6
+	VMULPS       Y4, Y4, Y7
+	VFMADD213PS  Y4, Y7, Y6
+	VADDPS       const_3f800000<>+0(SB), Y6, Y4
+	VPSUBD       const_4b400000<>+0(SB), Y5, Y5
+	VPSRAD       $0x01, Y5, Y6
+	VPSUBD       Y6, Y5, Y5
+	VPADDD       const_0000007f<>+0(SB), Y6, Y6
+	VPSLLD       $0x17, Y6, Y6
+	VMULPS       Y6, Y4, Y4
+	VPADDD       const_0000007f<>+0(SB), Y5, Y5
+	VPSLLD       $0x17, Y5, Y5
+	VMULPS       Y5, Y4, Y4
+	LEAQ         tail_masks<>+0(SB), DI
+	MOVQ         DX, R8
+	NEGQ         R8
+	VMOVUPS      192(DI)(R8*4), Y5
+	VMASKMOVPS   Y4, Y5, 64(CX)(SI*1)
+	LEAQ         tail_masks<>+0(SB), DI
+	MOVQ         DX, R8
+	NEGQ         R8
+	VMOVUPS      192(DI)(R8*4), Y5
+	VANDPS       Y5, Y4, Y4
+	VADDPS       Y4, Y2, Y2
+	LEAQ         tail_masks<>+0(SB), DI
+	MOVQ         DX, R8
+	NEGQ         R8
+	VMOVUPS      224(DI)(R8*4), Y4
+	VMASKMOVPS   96(BX)(SI*1), Y4, Y4
+	VBROADCASTSS scale+56(FP), Y5
+	VMULPS       Y5, Y4, Y4
+	VBROADCASTSS top+60(FP), Y5
+	VSUBPS       Y5, Y4, Y4
+	VMOVUPS      const_c2d00000<>+0(SB), Y5
+	VMAXPS       Y4, Y5, Y4
+	VMOVUPS      const_42b20000<>+0(SB), Y5
+	VMINPS       Y4, Y5, Y4
+	VMULPS       const_3fb8aa3b<>+0(SB), Y4, Y5
+	VADDPS       const_4b400000<>+0(SB), Y5, Y5
+	VSUBPS       const_4b400000<>+0(SB), Y5, Y6
+	VFNMADD231PS const_3f318000<>+0(SB), Y6, Y4
+	VFNMADD231PS const_b95e8083<>+0(SB), Y6, Y4
+	VMOVUPS      const_39506967<>+0(SB), Y6
+	VFMADD213PS  const_3ab743ce<>+0(SB), Y4, Y6
+	VFMADD213PS  const_3c088908<>+0(SB), Y4, Y6
+	VFMADD213PS  const_3d2aa9c1<>+0(SB), Y4, Y6
+	VFMADD213PS  const_3e2aaaaa<>+0(SB), Y4, Y6
+	VFMADD213PS  const_3f000000<>+0(SB), Y4, Y6
+	VMULPS       Y4, Y4, Y7
+	VFMADD213PS  Y4, Y7, Y6
+	VADDPS       const_3f800000<>+0(SB), Y6, Y4
+	VPSUBD       const_4b400000<>+0(SB), Y5, Y5
+	VPSRAD       $0x01, Y5, Y6
+	VPSUBD       Y6, Y5, Y5
+	VPADDD       const_0000007f<>+0(SB), Y6, Y6
+	VPSLLD       $0x17, Y6, Y6
+	VMULPS       Y6, Y4, Y4
+	VPADDD       const_0000007f<>+0(SB), Y5, Y5
+	VPSLLD       $0x17, Y5, Y5
+	VMULPS       Y5, Y4, Y4
+	LEAQ         tail_masks<>+0(SB), BX
+	MOVQ         DX, DI
+	NEGQ         DI
+	VMOVUPS      224(BX)(DI*4), Y5
+	VMASKMOVPS   Y4, Y5, 96(CX)(SI*1)
+	LEAQ         tail_masks<>+0(SB), CX
+	NEGQ         DX
+	VMOVUPS      224(CX)(DX*4), Y5
+	VANDPS       Y5, Y4, Y4
+	VADDPS       Y4, Y3, Y3
+
+done:
+	TESTQ   AX, AX
+	JZ      total
+	VMOVUPS Y0, (AX)
+	VMOVUPS Y1, 32(AX)
+	VMOVUPS Y2, 64(AX)
+	VMOVUPS Y3, 96(AX)
+
+total:
+	VADDPS     Y0, Y2, Y0
+	VADDPS     Y1, Y3, Y1
+	VADDPS     Y0, Y1, Y0
+	VPERM2F128 $0x01, Y0, Y0, Y1
+	VADDPS     Y0, Y1, Y0
+	VPERMILPS  $0x4e, Y0, Y1
+	VADDPS     Y0, Y1, Y0
+	VPERMILPS  $0xb1, Y0, Y1
+	VADDPS     Y0, Y1, Y0
+	VMOVSS     X0, lanesTotal+64(FP)
+	VZEROUPPER
+	RET
+
 // func expTotalAVX2(lanes *[32]float32, x []float32, top float32) (lanesTotal float32)
 // Requires: AVX, AVX2, FMA3
 TEXT ·expTotalAVX2(SB), NOSPLIT, $0-44
@@ -2299,6 +3007,214 @@ end1:
 	NEGQ         CX
 	VMOVUPS      128(DX)(CX*4), Y1
 	VMASKMOVPS   Y0, Y1, (AX)(SI*1)
+
+done:
+	VZEROUPPER
+	RET
+
+// func attentionGradRowAVX2(p []float32, ds []float32, scale float32, lse float32, delta float32)
+// Requires: AVX, AVX2, FMA3
+TEXT ·attentionGradRowAVX2(SB), NOSPLIT, $0-60
+	MOVQ p_base+0(FP), AX
+	MOVQ p_len+8(FP), CX
+	MOVQ ds_base+24(FP), DX
+	XORQ BX, BX
+	SUBQ $+16, CX
+	JL   end2
+
+by2:
+	VMOVUPS      (AX)(BX*1), Y0
+	VBROADCASTSS scale+48(FP), Y1
+	VMULPS       Y1, Y0, Y0
+	VBROADCASTSS lse+52(FP), Y1
+	VSUBPS       Y1, Y0, Y0
+	VMOVUPS      const_c2d00000<>+0(SB), Y1
+	VMAXPS       Y0, Y1, Y0
+	VMOVUPS      const_42b20000<>+0(SB), Y1
+	VMINPS       Y0, Y1, Y0
+	VMULPS       const_3fb8aa3b<>+0(SB), Y0, Y1
+	VADDPS       const_4b400000<>+0(SB), Y1, Y1
+	VSUBPS       const_4b400000<>+0(SB), Y1, Y2
+	VFNMADD231PS const_3f318000<>+0(SB), Y2, Y0
+	VFNMADD231PS const_b95e8083<>+0(SB), Y2, Y0
+	VMOVUPS      const_39506967<>+0(SB), Y2
+	VFMADD213PS  const_3ab743ce<>+0(SB), Y0, Y2
+	VFMADD213PS  const_3c088908<>+0(SB), Y0, Y2
+	VFMADD213PS  const_3d2aa9c1<>+0(SB), Y0, Y2
+	VFMADD213PS  const_3e2aaaaa<>+0(SB), Y0, Y2
+	VFMADD213PS  const_3f000000<>+0(SB), Y0, Y2
+	VMULPS       Y0, Y0, Y3
+	VFMADD213PS  Y0, Y3, Y2
+	VADDPS       const_3f800000<>+0(SB), Y2, Y0
+	VPSUBD       const_4b400000<>+0(SB), Y1, Y1
+	VPSRAD       $0x01, Y1, Y2
+	VPSUBD       Y2, Y1, Y1
+	VPADDD       const_0000007f<>+0(SB), Y2, Y2
+	VPSLLD       $0x17, Y2, Y2
+	VMULPS       Y2, Y0, Y0
+	VPADDD       const_0000007f<>+0(SB), Y1, Y1
+	VPSLLD       $0x17, Y1, Y1
+	VMULPS       Y1, Y0, Y0
+	VMOVUPS      (DX)(BX*1), Y1
+	VBROADCASTSS delta+56(FP), Y2
+	VSUBPS       Y2, Y1, Y1
+	VMULPS       Y0, Y1, Y1
+	VMOVUPS      Y0, (AX)(BX*1)
+	VBROADCASTSS scale+48(FP), Y0
+	VMULPS       Y0, Y1, Y0
+	VMOVUPS      Y0, (DX)(BX*1)
+	VMOVUPS      32(AX)(BX*1), Y0
+	VBROADCASTSS scale+48(FP), Y1
+	VMULPS       Y1, Y0, Y0
+	VBROADCASTSS lse+52(FP), Y1
+	VSUBPS       Y1, Y0, Y0
+	VMOVUPS      const_c2d00000<>+0(SB), Y1
+	VMAXPS       Y0, Y1, Y0
+	VMOVUPS      const_42b20000<>+0(SB), Y1
+	VMINPS       Y0, Y1, Y0
+	VMULPS       const_3fb8aa3b<>+0(SB), Y0, Y1
+	VADDPS       const_4b400000<>+0(SB), Y1, Y1
+	VSUBPS       const_4b400000<>+0(SB), Y1, Y2
+	VFNMADD231PS const_3f318000<>+0(SB), Y2, Y0
+	VFNMADD231PS const_b95e8083<>+0(SB), Y2, Y0
+	VMOVUPS      const_39506967<>+0(SB), Y2
+	VFMADD213PS  const_3ab743ce<>+0(SB), Y0, Y2
+	VFMADD213PS  const_3c088908<>+0(SB), Y0, Y2
+	VFMADD213PS  const_3d2aa9c1<>+0(SB), Y0, Y2
+	VFMADD213PS  const_3e2aaaaa<>+0(SB), Y0, Y2
+	VFMADD213PS  const_3f000000<>+0(SB), Y0, Y2
+	VMULPS       Y0, Y0, Y3
+	VFMADD213PS  Y0, Y3, Y2
+	VADDPS       const_3f800000<>+0(SB), Y2, Y0
+	VPSUBD       const_4b400000<>+0(SB), Y1, Y1
+	VPSRAD       $0x01, Y1, Y2
+	VPSUBD       Y2, Y1, Y1
+	VPADDD       const_0000007f<>+0(SB), Y2, Y2
+	VPSLLD       $0x17, Y2, Y2
+	VMULPS       Y2, Y0, Y0
+	VPADDD       const_0000007f<>+0(SB), Y1, Y1
+	VPSLLD       $0x17, Y1, Y1
+	VMULPS       Y1, Y0, Y0
+	VMOVUPS      32(DX)(BX*1), Y1
+	VBROADCASTSS delta+56(FP), Y2
+	VSUBPS       Y2, Y1, Y1
+	VMULPS       Y0, Y1, Y1
+	VMOVUPS      Y0, 32(AX)(BX*1)
+	VBROADCASTSS scale+48(FP), Y0
+	VMULPS       Y0, Y1, Y0
+	VMOVUPS      Y0, 32(DX)(BX*1)
+	ADDQ         $+64, BX
+	SUBQ         $+16, CX
+	JGE          by2
+
+end2:
+	ADDQ $+16, CX
+	SUBQ $+8, CX
+	JL   end1
+
+by1:
+	VMOVUPS      (AX)(BX*1), Y0
+	VBROADCASTSS scale+48(FP), Y1
+	VMULPS       Y1, Y0, Y0
+	VBROADCASTSS lse+52(FP), Y1
+	VSUBPS       Y1, Y0, Y0
+	VMOVUPS      const_c2d00000<>+0(SB), Y1
+	VMAXPS       Y0, Y1, Y0
+	VMOVUPS      const_42b20000<>+0(SB), Y1
+	VMINPS       Y0, Y1, Y0
+	VMULPS       const_3fb8aa3b<>+0(SB), Y0, Y1
+	VADDPS       const_4b400000<>+0(SB), Y1, Y1
+	VSUBPS       const_4b400000<>+0(SB), Y1, Y2
+	VFNMADD231PS const_3f318000<>+0(SB), Y2, Y0
+	VFNMADD231PS const_b95e8083<>+0(SB), Y2, Y0
+	VMOVUPS      const_39506967<>+0(SB), Y2
+	VFMADD213PS  const_3ab743ce<>+0(SB), Y0, Y2
+	VFMADD213PS  const_3c088908<>+0(SB), Y0, Y2
+	VFMADD213PS  const_3d2aa9c1<>+0(SB), Y0, Y2
+	VFMADD213PS  const_3e2aaaaa<>+0(SB), Y0, Y2
+	VFMADD213PS  const_3f000000<>+0(SB), Y0, Y2
+	VMULPS       Y0, Y0, Y3
+	VFMADD213PS  Y0, Y3, Y2
+	VADDPS       const_3f800000<>+0(SB), Y2, Y0
+	VPSUBD       const_4b400000<>+0(SB), Y1, Y1
+	VPSRAD       $0x01, Y1, Y2
+	VPSUBD       Y2, Y1, Y1
+	VPADDD       const_0000007f<>+0(SB), Y2, Y2
+	VPSLLD       $0x17, Y2, Y2
+	VMULPS       Y2, Y0, Y0
+	VPADDD       const_0000007f<>+0(SB), Y1, Y1
+	VPSLLD       $0x17, Y1, Y1
+	VMULPS       Y1, Y0, Y0
+	VMOVUPS      (DX)(BX*1), Y1
+	VBROADCASTSS delta+56(FP), Y2
+	VSUBPS       Y2, Y1, Y1
+	VMULPS       Y0, Y1, Y1
+	VMOVUPS      Y0, (AX)(BX*1)
+	VBROADCASTSS scale+48(FP), Y0
+	VMULPS       Y0, Y1, Y0
+	VMOVUPS      Y0, (DX)(BX*1)
+	ADDQ         $+32, BX
+	SUBQ         $+8, CX
+	JGE          by1
+
+end1:
+	ADDQ         $+8, CX
+	JZ           done
+	LEAQ         tail_masks<>+0(SB), SI
+	MOVQ         CX, DI
+	NEGQ         DI
+	VMOVUPS      128(SI)(DI*4), Y0
+	VMASKMOVPS   (AX)(BX*1), Y0, Y0
+	VBROADCASTSS scale+48(FP), Y1
+	VMULPS       Y1, Y0, Y0
+	VBROADCASTSS lse+52(FP), Y1
+	VSUBPS       Y1, Y0, Y0
+	VMOVUPS      const_c2d00000<>+0(SB), Y1
+	VMAXPS       Y0, Y1, Y0
+	VMOVUPS      const_42b20000<>+0(SB), Y1
+	VMINPS       Y0, Y1, Y0
+	VMULPS       const_3fb8aa3b<>+0(SB), Y0, Y1
+	VADDPS       const_4b400000<>+0(SB), Y1, Y1
+	VSUBPS       const_4b400000<>+0(SB), Y1, Y2
+	VFNMADD231PS const_3f318000<>+0(SB), Y2, Y0
+	VFNMADD231PS const_b95e8083<>+0(SB), Y2, Y0
+	VMOVUPS      const_39506967<>+0(SB), Y2
+	VFMADD213PS  const_3ab743ce<>+0(SB), Y0, Y2
+	VFMADD213PS  const_3c088908<>+0(SB), Y0, Y2
+	VFMADD213PS  const_3d2aa9c1<>+0(SB), Y0, Y2
+	VFMADD213PS  const_3e2aaaaa<>+0(SB), Y0, Y2
+	VFMADD213PS  const_3f000000<>+0(SB), Y0, Y2
+	VMULPS       Y0, Y0, Y3
+	VFMADD213PS  Y0, Y3, Y2
+	VADDPS       const_3f800000<>+0(SB), Y2, Y0
+	VPSUBD       const_4b400000<>+0(SB), Y1, Y1
+	VPSRAD       $0x01, Y1, Y2
+	VPSUBD       Y2, Y1, Y1
+	VPADDD       const_0000007f<>+0(SB), Y2, Y2
+	VPSLLD       $0x17, Y2, Y2
+	VMULPS       Y2, Y0, Y0
+	VPADDD       const_0000007f<>+0(SB), Y1, Y1
+	VPSLLD       $0x17, Y1, Y1
+	VMULPS       Y1, Y0, Y0
+	LEAQ         tail_masks<>+0(SB), SI
+	MOVQ         CX, DI
+	NEGQ         DI
+	VMOVUPS      128(SI)(DI*4), Y1
+	VMASKMOVPS   (DX)(BX*1), Y1, Y1
+	VBROADCASTSS delta+56(FP), Y2
+	VSUBPS       Y2, Y1, Y1
+	VMULPS       Y0, Y1, Y1
+	LEAQ         tail_masks<>+0(SB), SI
+	MOVQ         CX, DI
+	NEGQ         DI
+	VMOVUPS      128(SI)(DI*4), Y2
+	VMASKMOVPS   Y0, Y2, (AX)(BX*1)
+	VBROADCASTSS scale+48(FP), Y0
+	VMULPS       Y0, Y1, Y0
+	LEAQ         tail_masks<>+0(SB), AX
+	NEGQ         CX
+	VMOVUPS      128(AX)(CX*4), Y1
+	VMASKMOVPS   Y0, Y1, (DX)(BX*1)
 
 done:
 	VZEROUPPER

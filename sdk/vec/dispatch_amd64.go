@@ -682,6 +682,37 @@ func expSum(dst []float32, x []float32, top float32, scale float32) float32 {
 	}
 }
 
+func expShiftSum(dst []float32, x []float32, scale float32, top float32) float32 {
+	switch active {
+	case setAVX512:
+		if len(x) <= chunk {
+			return expShiftSumAVX512(nil, dst, x, scale, top)
+		}
+		var lanes [Lanes]float32
+		var r float32
+		for i := 0; i < len(x); i += chunk {
+			j := min(i+chunk, len(x))
+			r = expShiftSumAVX512(&lanes, dst[i:j], x[i:j], scale, top)
+		}
+		return r
+	case setAVX2:
+		if len(x) <= chunk {
+			return expShiftSumAVX2(nil, dst, x, scale, top)
+		}
+		var lanes [Lanes]float32
+		var r float32
+		for i := 0; i < len(x); i += chunk {
+			j := min(i+chunk, len(x))
+			r = expShiftSumAVX2(&lanes, dst[i:j], x[i:j], scale, top)
+		}
+		return r
+	default:
+		var lanes [Lanes]float32
+		expShiftSumGeneric(&lanes, dst, x, scale, top)
+		return combine(&lanes)
+	}
+}
+
 func expTotal(x []float32, top float32) float32 {
 	switch active {
 	case setAVX512:
@@ -744,6 +775,23 @@ func softmaxGrad(dst, y, dy []float32, dot, scale float32) {
 		}
 	default:
 		softmaxGradGeneric(dst, y, dy, dot, scale)
+	}
+}
+
+func attentionGradRow(p, ds []float32, scale, lse, delta float32) {
+	switch active {
+	case setAVX512:
+		for i := 0; i < len(p); i += chunk {
+			j := min(i+chunk, len(p))
+			attentionGradRowAVX512(p[i:j], ds[i:j], scale, lse, delta)
+		}
+	case setAVX2:
+		for i := 0; i < len(p); i += chunk {
+			j := min(i+chunk, len(p))
+			attentionGradRowAVX2(p[i:j], ds[i:j], scale, lse, delta)
+		}
+	default:
+		attentionGradRowGeneric(p, ds, scale, lse, delta)
 	}
 }
 

@@ -154,6 +154,12 @@ func expSum(dst []float32, x []float32, top float32, scale float32) float32 {
 	return combine(&lanes)
 }
 
+func expShiftSum(dst []float32, x []float32, scale float32, top float32) float32 {
+	var lanes [Lanes]float32
+	expShiftSumGeneric(&lanes, dst, x, scale, top)
+	return combine(&lanes)
+}
+
 func expTotal(x []float32, top float32) float32 {
 	var lanes [Lanes]float32
 	expTotalGeneric(&lanes, x, top)
@@ -166,6 +172,10 @@ func expScale(dst, x []float32, lse, scale float32) {
 
 func softmaxGrad(dst, y, dy []float32, dot, scale float32) {
 	softmaxGradGeneric(dst, y, dy, dot, scale)
+}
+
+func attentionGradRow(p, ds []float32, scale, lse, delta float32) {
+	attentionGradRowGeneric(p, ds, scale, lse, delta)
 }
 
 func norm(dst, x []float32, mean, rstd float32) {

@@ -126,6 +126,10 @@ type operandB struct {
 	ld, panel int
 }
 
+// directB is the elements of a B that is read where it lies even by a few more panels of A: it stays
+// in the first-level cache or near it.
+const directB = 16 << 10
+
 // packRows rows are copied at a time, so that a pass over the columns stays
 // in few pages.
 const packRows = 32
@@ -133,7 +137,8 @@ const packRows = 32
 // packB copies kc steps and n columns of op(B), from (k, j), into panels of
 // t.cols columns, unless so few rows of C use them that copying would not pay.
 func (t *tiling) packB(g *GemmArgs, rows, k, kc, j, n int, scratch []float32) operandB {
-	if !g.TransB && rows <= 2*t.rows && (t.masksB || n%t.cols == 0) {
+	few := rows <= 2*t.rows || rows <= 10*t.rows && kc*n <= directB
+	if !g.TransB && few && (t.masksB || n%t.cols == 0) {
 		return operandB{&g.B[k*g.LDB+j], 4 * g.LDB, 4 * t.cols}
 	}
 	t.copyB(g, k, kc, j, n, scratch)

@@ -9,6 +9,24 @@ func expSumGeneric(lanes *[Lanes]float32, dst, x []float32, top, scale float32) 
 	}
 }
 
+// expShiftSumGeneric writes e**(x·scale - top) and adds it to lanes.
+func expShiftSumGeneric(lanes *[Lanes]float32, dst, x []float32, scale, top float32) {
+	for i := range dst {
+		e := exp32(float32(x[i]*scale) - top)
+		dst[i] = e
+		lanes[i%Lanes] += e
+	}
+}
+
+// attentionGradRowGeneric turns scores into probabilities and ds, the gradient of
+// those, into that of the scores.
+func attentionGradRowGeneric(p, ds []float32, scale, lse, delta float32) {
+	for i := range p {
+		p[i] = exp32(float32(p[i]*scale) - lse)
+		ds[i] = float32((ds[i]-delta)*p[i]) * scale
+	}
+}
+
 // expTotalGeneric adds e**(x-top) to lanes.
 func expTotalGeneric(lanes *[Lanes]float32, x []float32, top float32) {
 	for i, v := range x {

@@ -86,6 +86,8 @@ var kernelCases = []kernelCase{
 	{"Softmax", 1, 1, func(in, out [][]float32) []float32 { Softmax(out[0], in[0], 0.3); return nil }},
 	{"SoftmaxGrad", 2, 1, func(in, out [][]float32) []float32 { SoftmaxGrad(out[0], in[0], in[1], 0.3); return nil }},
 	{"LogSumExp", 1, 0, func(in, _ [][]float32) []float32 { return []float32{LogSumExp(in[0])} }},
+	{"ExpShift", 1, 1, func(in, out [][]float32) []float32 { return []float32{ExpShift(out[0], in[0], 0.3, 0.5)} }},
+	{"AttentionGrad", 0, 2, func(_, out [][]float32) []float32 { AttentionGrad(out[0], out[1], 0.3, 1.5, 0.1); return nil }},
 	{"CrossEntropyGrad", 1, 1, func(in, out [][]float32) []float32 {
 		if n := len(in[0]); n > 0 {
 			CrossEntropyGrad(out[0], in[0], LogSumExp(in[0]), n/2, 0.25)

@@ -27,6 +27,21 @@ func LogSumExp(x []float32) float32 {
 	return top + log32(expTotal(x, top))
 }
 
+// ExpShift sets dst[i] = e**(x[i]·scale - top) and returns their sum: a piece of a softmax whose
+// largest exponent is top.
+func ExpShift(dst, x []float32, scale, top float32) (total float32) {
+	same("ExpShift", len(dst), len(x))
+	return expShiftSum(dst, x, scale, top)
+}
+
+// AttentionGrad turns a row of scores p into probabilities, p = e**(p·scale - lse), and ds, the
+// gradient of those, into that of the scores, ds = (ds - delta)·p·scale, where delta is the sum over the
+// whole row of probabilities times their gradients.
+func AttentionGrad(p, ds []float32, scale, lse, delta float32) {
+	same("AttentionGrad", len(p), len(ds))
+	attentionGradRow(p, ds, scale, lse, delta)
+}
+
 // CrossEntropyGrad sets dst[j] = (e**(x[j]-lse) - [j = target])·scale: the
 // gradient, times scale, of lse - x[target] by the logits x of a row, lse being
 // LogSumExp(x).

@@ -69,6 +69,18 @@ func (s *attn) scratch() int {
 	return max(vec.GemmScratch(&qk), vec.GemmScratch(&pv))
 }
 
+// packedTile is the elements of one tile of keys, or of values, as the right operand of a product over D.
+func (s *attn) packedTile() int {
+	return vec.GemmPacked(&vec.GemmArgs{N: keyTile, K: s.D})
+}
+
+// pack fills the memory of a tile: g's right operand is its rows from the one at offset key on.
+func (s *attn) pack(g *vec.GemmArgs, tile, x []float32, key, width int) {
+	g.N, g.B, g.Packed = width, x[key:], tile
+	g.M = 0 // a check of the other operands would say nothing
+	vec.GemmPack(g, 0, s.D, 0, width)
+}
+
 // seen is the number of keys, from s0 on, that query t may see among the next width.
 func (s *attn) seen(t, s0, width int) int { return min(max(s.limit(t)-s0, 0), width) }
 
@@ -90,6 +102,10 @@ type forward struct {
 	qk, pv vec.GemmArgs
 }
 
+// manyHeads is the number of heads, over all of a batch, from which a task takes a head whole and packs its keys once;
+// below it tasks are tiles of queries.
+const manyHeads = 16
+
 func attention(d *Device, c device.Call) (func(), error) {
 	a, err := attrs[graph.AttentionAttrs](c)
 	if err != nil {
@@ -97,53 +113,74 @@ func attention(d *Device, c device.Call) (func(), error) {
 	}
 	s := newAttn(a, c.In[0], c.In[1], c.In[2], c.In[3:])
 	o, lse := f32(c.Out[0]), f32(c.Out[1])
-	need := s.scratch()
-	if err := d.reserve(padded(4*need)+padded(4*queryTile*keyTile)+4*padded(4*queryTile), 0); err != nil {
+	need, keyTiles := s.scratch(), blocks(s.S, keyTile)
+	if err := d.reserve(padded(4*need)+padded(4*queryTile*keyTile)+4*padded(4*queryTile)+padded(4*keyTiles*s.packedTile()), 0); err != nil {
 		return nil, err
 	}
 	threads := make([]forward, d.pool.threads)
 	for i := range threads {
 		f := &threads[i]
-		f.qk = vec.GemmArgs{K: s.D, LDA: s.queryStride, LDB: s.keyStride, TransB: true}
-		f.pv = vec.GemmArgs{N: s.D, LDB: s.keyStride, LDC: s.queryStride}
+		f.qk = vec.GemmArgs{K: s.D, LDA: s.queryStride, LDB: s.keyStride, TransB: true, LDC: keyTile}
+		f.pv = vec.GemmArgs{N: s.D, LDA: keyTile, LDB: s.keyStride, LDC: s.queryStride}
+	}
+	if s.batch*s.H >= manyHeads {
+		return d.parallel(s.batch*s.H, func(thread, task int) {
+			own := d.ownScratch(thread)
+			s.forwardTiles(&threads[thread], &own, need, o, lse, task/s.H, task%s.H, 0, s.queryTiles)
+		}), nil
 	}
 	return d.parallel(s.batch*s.H*s.queryTiles, func(thread, task int) {
 		// Late tiles see most keys: they start first, so that threads end together.
 		tile := s.queryTiles - 1 - task%s.queryTiles
-		b, h := task/s.queryTiles/s.H, task/s.queryTiles%s.H
+		head := task / s.queryTiles
 		own := d.ownScratch(thread)
-		s.forwardTile(&threads[thread], &own, need, o, lse, b, h, tile)
+		s.forwardTiles(&threads[thread], &own, need, o, lse, head/s.H, head%s.H, tile, tile+1)
 	}), nil
 }
 
-// forwardTile computes the results of one tile of queries of one head.
-func (s *attn) forwardTile(f *forward, own *carve, need int, o, lse []float32, b, h, tile int) {
+// forwardTiles computes the results of some tiles of queries of one head.
+func (s *attn) forwardTiles(f *forward, own *carve, need int, o, lse []float32, b, h, first, end int) {
 	scratch, scores := own.floats(need), own.floats(queryTile*keyTile)
-	t0, t1 := span(tile, queryTile, s.T)
-	n, g := t1-t0, h/(s.H/s.G)
-	top, total := own.floats(queryTile)[:n], own.floats(queryTile)[:n]
-	fresh, decay := own.floats(queryTile)[:n], own.floats(queryTile)[:n]
+	var rows [4][]float32
+	for i := range rows {
+		rows[i] = own.floats(queryTile)
+	}
+	g, size := h/(s.H/s.G), s.packedTile()
+	packed := own.floats(blocks(s.S, keyTile) * size)
+	ready := 0 // tiles of keys that are packed
+	for tile := first; tile < end; tile++ {
+		t0, t1 := span(tile, queryTile, s.T)
+		last := max(1, s.limit(t1-1)) // keys from here on are seen by none
+		for ; ready*keyTile < last; ready++ {
+			s0, s1 := span(ready, keyTile, s.S)
+			s.pack(&f.qk, packed[ready*size:(ready+1)*size], s.k, s.key(b, s0, g), s1-s0)
+		}
+		s.forwardTile(f, scratch, scores, packed, rows, o, lse, b, h, t0, t1, last)
+	}
+}
+
+// forwardTile computes the results of queries t0 to t1 of one head.
+func (s *attn) forwardTile(f *forward, scratch, scores, packed []float32, rows [4][]float32, o, lse []float32, b, h, t0, t1, last int) {
+	n, g, size := t1-t0, h/(s.H/s.G), s.packedTile()
+	top, total, fresh, decay := rows[0][:n], rows[1][:n], rows[2][:n], rows[3][:n]
 	vec.Fill(top, negInf)
 	clear(total)
 	at := s.query(b, t0, h)
-	last := max(1, s.limit(t1-1)) // keys from here on are seen by none
 	for s0 := 0; s0 < last; s0 += keyTile {
 		width := min(keyTile, last-s0)
-		p := scores[:n*width]
 		key := s.key(b, s0, g)
-		f.qk.M, f.qk.N, f.qk.A, f.qk.B, f.qk.C, f.qk.LDC = n, width, s.q[at:], s.k[key:], p, width
+		f.qk.M, f.qk.N, f.qk.A, f.qk.B, f.qk.C = n, min(keyTile, s.S-s0), s.q[at:], s.k[key:], scores
+		f.qk.Packed = packed[s0/keyTile*size:][:size]
 		vec.Gemm(&f.qk, 0, n, 0, width, scratch)
-		vec.Scale(p, p, s.scale)
-		for i := range n {
-			row := p[i*width:][:s.seen(t0+i, s0, width)]
-			s.segregate(row, b, t0+i, s0, negInf)
-			fresh[i] = max(top[i], vec.MaxOf(row))
-			if fresh[i] != negInf {
-				vec.AddScalar(row, row, -fresh[i])
-			}
+		scale := s.scale
+		if !(scale > 0) { // then the largest score need not give the largest exponent
+			vec.Scale(scores, scores, scale)
+			scale = 1
 		}
-		vec.Exp(p, p) // of unseen scores too, which are finite: cheaper than row by row
 		for i := range n {
+			row := scores[i*keyTile:][:s.seen(t0+i, s0, width)]
+			s.segregate(row, b, t0+i, s0, negInf)
+			fresh[i] = max(top[i], vec.MaxOf(row)*scale)
 			decay[i] = 0
 			if top[i] != fresh[i] {
 				decay[i] = top[i] - fresh[i]
@@ -151,17 +188,23 @@ func (s *attn) forwardTile(f *forward, own *carve, need int, o, lse []float32, b
 		}
 		vec.Exp(decay, decay)
 		for i := range n {
+			row := scores[i*keyTile:][:width]
 			seen := s.seen(t0+i, s0, width)
-			row := p[i*width : (i+1)*width]
 			clear(row[seen:])
-			total[i] = float32(total[i]*decay[i]) + vec.Sum(row[:seen])
+			sum := float32(0)
+			if fresh[i] != negInf {
+				sum = vec.ExpShift(row[:seen], row[:seen], scale, fresh[i])
+			} else {
+				clear(row)
+			}
+			total[i] = float32(total[i]*decay[i]) + sum
 			if s0 > 0 && decay[i] != 1 {
 				row := o[at+i*s.queryStride:][:s.D]
 				vec.Scale(row, row, decay[i])
 			}
 		}
 		copy(top, fresh)
-		f.pv.M, f.pv.K, f.pv.A, f.pv.LDA, f.pv.B, f.pv.C, f.pv.Accumulate = n, width, p, width, s.v[key:], o[at:], s0 > 0
+		f.pv.M, f.pv.K, f.pv.A, f.pv.B, f.pv.C, f.pv.Accumulate = n, width, scores, s.v[key:], o[at:], s0 > 0
 		vec.Gemm(&f.pv, 0, n, 0, s.D, scratch)
 	}
 	out := lse[(b*s.H+h)*s.T+t0:][:n]
@@ -195,17 +238,17 @@ func attentionGrad(d *Device, c device.Call) (func(), error) {
 		attn: s, dy: f32(c.In[0]), o: f32(c.In[4]), lse: f32(c.In[5]),
 		dq: f32(c.Out[0]), dk: f32(c.Out[1]), dv: f32(c.Out[2]), need: s.scratch(),
 	}
-	if err := d.reserve(padded(4*gr.need)+2*padded(4*queryTile*keyTile)+padded(4*s.T), 0); err != nil {
+	if err := d.reserve(padded(4*gr.need)+2*padded(4*queryTile*keyTile)+padded(4*s.T)+2*padded(4*s.packedTile()), 0); err != nil {
 		return nil, err
 	}
 	threads := make([]backward, d.pool.threads)
 	for i := range threads {
 		w := &threads[i]
-		w.qk = vec.GemmArgs{K: s.D, LDA: s.queryStride, LDB: s.keyStride, TransB: true}
+		w.qk = vec.GemmArgs{K: s.D, LDA: s.queryStride, LDB: s.keyStride, TransB: true, LDC: keyTile}
 		w.dp = w.qk
-		w.dv = vec.GemmArgs{N: s.D, TransA: true, LDB: s.queryStride, LDC: s.keyStride}
+		w.dv = vec.GemmArgs{N: s.D, TransA: true, LDA: keyTile, LDB: s.queryStride, LDC: s.keyStride}
 		w.dk = w.dv
-		w.dq = vec.GemmArgs{N: s.D, LDB: s.keyStride, LDC: s.queryStride}
+		w.dq = vec.GemmArgs{N: s.D, LDA: keyTile, LDB: s.keyStride, LDC: s.queryStride}
 	}
 	return d.parallel(s.batch*s.G, func(thread, task int) {
 		own := d.ownScratch(thread)
@@ -224,7 +267,7 @@ type attnGrad struct {
 func (s *attnGrad) head(w *backward, own *carve, b, g int) {
 	scratch := own.floats(s.need)
 	scores, grads := own.floats(queryTile*keyTile), own.floats(queryTile*keyTile)
-	delta := own.floats(s.T)
+	delta, keys, values := own.floats(s.T), own.floats(s.packedTile()), own.floats(s.packedTile())
 	share := s.H / s.G
 	for h := g * share; h < (g+1)*share; h++ {
 		lse := s.lse[(b*s.H+h)*s.T:][:s.T]
@@ -236,6 +279,10 @@ func (s *attnGrad) head(w *backward, own *carve, b, g int) {
 			width := min(keyTile, s.S-s0)
 			key := s.key(b, s0, g)
 			begun := h > g*share // the keys' gradients hold the heads before this one
+			if s.limit(s.T-1) > s0 {
+				s.pack(&w.qk, keys, s.k, key, width)
+				s.pack(&w.dp, values, s.v, key, width)
+			}
 			for tile := range s.queryTiles {
 				t0, t1 := span(tile, queryTile, s.T)
 				n, at := t1-t0, s.query(b, t0, h)
@@ -250,7 +297,7 @@ func (s *attnGrad) head(w *backward, own *carve, b, g int) {
 					s.clearRows(s.dk, key+seen*s.keyStride, width-seen, s.keyStride)
 					s.clearRows(s.dv, key+seen*s.keyStride, width-seen, s.keyStride)
 				}
-				s.tile(w, scratch, scores[:n*seen], grads[:n*seen], delta, lse, b, t0, t1, s0, seen, at, key, begun)
+				s.tile(w, scratch, scores, grads, delta, lse, b, t0, t1, s0, seen, at, key, begun)
 				begun = true
 			}
 			if !begun {
@@ -264,31 +311,25 @@ func (s *attnGrad) head(w *backward, own *carve, b, g int) {
 // tile adds what the queries t0 to t1 and the width keys from s0 on contribute.
 func (s *attnGrad) tile(w *backward, scratch, p, ds, delta, lse []float32, b, t0, t1, s0, width, at, key int, begun bool) {
 	n := t1 - t0
-	w.qk.M, w.qk.N, w.qk.A, w.qk.B, w.qk.C, w.qk.LDC = n, width, s.q[at:], s.k[key:], p, width
+	w.qk.M, w.qk.A, w.qk.C = n, s.q[at:], p
 	vec.Gemm(&w.qk, 0, n, 0, width, scratch)
-	w.dp.M, w.dp.N, w.dp.A, w.dp.B, w.dp.C, w.dp.LDC = n, width, s.dy[at:], s.v[key:], ds, width
+	w.dp.M, w.dp.A, w.dp.C = n, s.dy[at:], ds
 	vec.Gemm(&w.dp, 0, n, 0, width, scratch)
-	vec.Scale(p, p, s.scale)
 	for i := range n {
-		row, d := p[i*width:(i+1)*width], ds[i*width:(i+1)*width]
-		vec.AddScalar(row, row, -lse[t0+i])
-		vec.AddScalar(d, d, -delta[t0+i])
-	}
-	vec.Exp(p, p)
-	for i := range n {
-		row := p[i*width : (i+1)*width]
+		row, d := p[i*keyTile:][:width], ds[i*keyTile:][:width]
 		seen := s.seen(t0+i, s0, width)
 		clear(row[seen:])
-		s.segregate(row[:seen], b, t0+i, s0, 0)
+		clear(d[seen:])
+		row, d = row[:seen], d[:seen]
+		vec.AttentionGrad(row, d, s.scale, lse[t0+i], delta[t0+i])
+		s.segregate(row, b, t0+i, s0, 0)
+		s.segregate(d, b, t0+i, s0, 0)
 	}
-	vec.Mul(ds, ds, p)
-	vec.Scale(ds, ds, s.scale)
-
-	w.dv.M, w.dv.K, w.dv.A, w.dv.LDA, w.dv.B, w.dv.C, w.dv.Accumulate = width, n, p, width, s.dy[at:], s.dv[key:], begun
+	w.dv.M, w.dv.K, w.dv.A, w.dv.B, w.dv.C, w.dv.Accumulate = width, n, p, s.dy[at:], s.dv[key:], begun
 	vec.Gemm(&w.dv, 0, width, 0, s.D, scratch)
-	w.dk.M, w.dk.K, w.dk.A, w.dk.LDA, w.dk.B, w.dk.C, w.dk.Accumulate = width, n, ds, width, s.q[at:], s.dk[key:], begun
+	w.dk.M, w.dk.K, w.dk.A, w.dk.B, w.dk.C, w.dk.Accumulate = width, n, ds, s.q[at:], s.dk[key:], begun
 	vec.Gemm(&w.dk, 0, width, 0, s.D, scratch)
-	w.dq.M, w.dq.K, w.dq.A, w.dq.LDA, w.dq.B, w.dq.C, w.dq.Accumulate = n, width, ds, width, s.k[key:], s.dq[at:], s0 > 0
+	w.dq.M, w.dq.K, w.dq.A, w.dq.B, w.dq.C, w.dq.Accumulate = n, width, ds, s.k[key:], s.dq[at:], s0 > 0
 	vec.Gemm(&w.dq, 0, n, 0, s.D, scratch)
 }
 

@@ -66,6 +66,11 @@ func (s *isa) rows() {
 		p.out("dst", e)
 		p.accumulate("lanes", p.kept(e))
 	})
+	s.total("expShiftSum", func(p *pass) {
+		e := s.exp(s.sub(s.mul(p.in("x"), p.scalar("scale")), p.scalar("top")))
+		p.out("dst", e)
+		p.accumulate("lanes", p.kept(e))
+	})
 	s.total("expTotal", func(p *pass) {
 		p.accumulate("lanes", p.kept(s.exp(s.sub(p.in("x"), p.scalar("top")))))
 	})
@@ -74,6 +79,12 @@ func (s *isa) rows() {
 	})
 	s.each("softmaxGrad", 2, func(p *pass) {
 		p.out("dst", s.mul(s.mul(p.in("y"), p.scalar("scale")), s.sub(p.in("dy"), p.scalar("dot"))))
+	})
+	s.each("attentionGradRow", 2, func(p *pass) {
+		e := s.exp(s.sub(s.mul(p.in("p"), p.scalar("scale")), p.scalar("lse")))
+		d := s.mul(s.sub(p.in("ds"), p.scalar("delta")), e)
+		p.out("p", e)
+		p.out("ds", s.mul(d, p.scalar("scale")))
 	})
 	s.each("norm", 2, func(p *pass) { p.out("dst", p.xhat()) })
 	s.each("normScale", 2, func(p *pass) { p.out("dst", s.mul(p.xhat(), p.in("w"))) })

@@ -50,9 +50,11 @@ var kernels = []kernel{
 	{name: "allFinite", params: "x []float32", result: "bool", blocks: true},
 
 	{name: "expSum", params: "lanes *[32]float32, dst, x []float32, top, scale float32", fold: "zero"},
+	{name: "expShiftSum", params: "lanes *[32]float32, dst, x []float32, scale, top float32", fold: "zero"},
 	{name: "expTotal", params: "lanes *[32]float32, x []float32, top float32", fold: "zero"},
 	{name: "expScale", params: "dst, x []float32, lse, scale float32"},
 	{name: "softmaxGrad", params: "dst, y, dy []float32, dot, scale float32"},
+	{name: "attentionGradRow", params: "p, ds []float32, scale, lse, delta float32"},
 	{name: "norm", params: "dst, x []float32, mean, rstd float32"},
 	{name: "normScale", params: "dst, x, w []float32, mean, rstd float32"},
 	{name: "normAffine", params: "dst, x, w, b []float32, mean, rstd float32"},
