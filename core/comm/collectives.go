@@ -60,6 +60,14 @@ func (g *Group) Barrier(ctx context.Context, label string) error {
 	return g.wait(ctx, g.StartBarrier(label))
 }
 
+// BarrierPatient is a barrier at which members may come late: one of them has something long to do by itself. While it
+// gives signs of life it is waited for as in the group's first collective (Options.PrepareTimeout, Options.Silence).
+func (g *Group) BarrierPatient(ctx context.Context, label string) error {
+	c := g.prepare(Call{Op: OpBarrier, Label: label}, func(r *run) error { return r.allEntered() })
+	c.local, c.brief, c.run.patient = barrierShared(), true, true
+	return g.wait(ctx, c.Start())
+}
+
 // StartBroadcast sends root's buf (a position in the group) into everybody's buf, which must have one length.
 func (g *Group) StartBroadcast(label string, root int, buf []byte) *Handle {
 	if root < 0 || root >= g.Size() {

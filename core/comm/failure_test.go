@@ -223,6 +223,32 @@ func TestPreparation(t *testing.T) {
 	})
 }
 
+// TestPatience: later, too, a rank may take longer than the deadline to come to a patient barrier, and to no other.
+func TestPatience(t *testing.T) {
+	opt := comm.Options{Timeout: 100 * time.Millisecond, PrepareTimeout: 5 * time.Second}
+	overTransports(t, 2, func(t *testing.T, ts []comm.Transport) {
+		errs, _ := play(t, ts, opt, func(ctx context.Context, g *comm.Group) error {
+			if err := g.Barrier(ctx, "start"); err != nil {
+				return err
+			}
+			if g.Rank() == 1 {
+				time.Sleep(400 * time.Millisecond)
+			}
+			if err := g.BarrierPatient(ctx, "after rank 1's own work"); err != nil {
+				return fmt.Errorf("the patient barrier: %w", err)
+			}
+			if g.Rank() == 1 {
+				time.Sleep(400 * time.Millisecond)
+			}
+			return g.Barrier(ctx, "end")
+		})
+		var stall *comm.StallError
+		if !errors.As(errs[0], &stall) || stall.Label != "end" {
+			t.Errorf("rank 0: %v, want a stall at the last barrier", errs[0])
+		}
+	})
+}
+
 // TestSilence: a rank that neither comes nor gives a sign of life while others prepare is given up.
 func TestSilence(t *testing.T) {
 	conns := [2][]net.Conn{make([]net.Conn, 2), make([]net.Conn, 2)}

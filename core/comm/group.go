@@ -222,7 +222,10 @@ func (g *Group) startPair(stream Stream, label string, m int, buf []byte) *Handl
 	go func() {
 		defer g.workers.Done()
 		h.begin()
-		h.finish(g.execute(r, func(r *run) error { return r.pair(m, buf) }))
+		r.record = g.opt.Recorder.begin(g, h)
+		err := g.execute(r, func(r *run) error { return r.pair(m, buf) })
+		g.opt.Recorder.end(r.record, r, err)
+		h.finish(err)
 	}()
 	return h
 }
@@ -312,12 +315,20 @@ func (g *Group) carryOut(ctx context.Context, c *Collective) (err error, over bo
 	}
 	c.h.begin()
 	r := &c.run
+	if !c.resumed {
+		r.record = g.opt.Recorder.begin(g, &c.h)
+	}
+	c.resumed = true
 	if c.before != nil && !c.published {
 		c.before()
 	}
 	defer func() {
 		if over && err == nil && c.after != nil {
 			c.after()
+		}
+		if over {
+			c.resumed = false
+			g.opt.Recorder.end(r.record, r, err)
 		}
 	}()
 	if g.shared != nil {

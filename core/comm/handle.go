@@ -22,6 +22,7 @@ type Collective struct {
 	// guarded by the group's lock
 	next      *Collective
 	published bool // this member's part lies in shared memory already
+	resumed   bool // it has been begun, and left because a caller's context ended
 	base      uint64
 }
 

@@ -32,6 +32,8 @@ type Options struct {
 	// Flat sums over all members at once even where they run on several hosts. The bits are the same; see hierarchy.go for
 	// what crosses the links. All members must agree.
 	Flat bool
+	// Recorder, if set, keeps what this rank does in the group.
+	Recorder *Recorder
 	// OnStall, if set, is called once when the group fails, on every rank, with the error that its collectives return: the
 	// place to save all stacks. It runs on its own goroutine; collectives return after it has.
 	OnStall func(err error)

@@ -17,8 +17,11 @@ type run struct {
 	seq    uint64
 	call   Call
 	others []int           // the members it involves, this one left out
+	record uint64          // its number in the flight recorder
 	h      *Handle         // in shared memory: of the collective
 	ctx    context.Context // in shared memory: of the caller that carries it out, else nil
+	// patient waits for members as the group's first collective does.
+	patient bool
 
 	began    time.Time
 	progress atomic.Int64 // when something last moved, as time since began
@@ -101,7 +104,7 @@ func (r *run) peerStream() Stream {
 
 // compare checks what member m entered against this run's call, and forgets the entry. The caller holds g.mu.
 func (r *run) compare(m int, theirs Call) error {
-	r.entered[m] = true
+	r.enteredBy(m)
 	r.moved()
 	delete(r.g.entries[r.peerStream()][m], r.seq)
 	if theirs == r.call {
@@ -117,6 +120,14 @@ func (r *run) mismatch(m int, theirs Call) error {
 		mine, peer = mine+" with one root, chunk layout, lane assignment or piece size", peer+" with another"
 	}
 	return &MismatchError{Group: r.g.name, Seq: r.seq, Rank: r.g.ranks[r.g.self], Peer: r.g.ranks[m], Call: mine, PeerCall: peer}
+}
+
+// enteredBy notes that member m has entered this call.
+func (r *run) enteredBy(m int) {
+	r.entered[m] = true
+	if r.stream == StreamCollective {
+		r.g.opt.Recorder.arrived(r.record, r.g.ranks[m], max(time.Since(r.began), 0))
+	}
 }
 
 // key names a message of this run.
@@ -295,7 +306,7 @@ func (r *run) overdue() error {
 			}
 		}
 		slices.Sort(err.Waiting)
-	case !formed:
+	case !formed || r.patient:
 		limit = g.opt.PrepareTimeout
 		var silent []int
 		for _, rank := range err.Missing {

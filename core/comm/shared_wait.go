@@ -78,7 +78,7 @@ func (r *run) met(m int) bool {
 	if x.heads[m].entered.Load() <= r.seq {
 		return false
 	}
-	r.entered[m] = true
+	r.enteredBy(m)
 	if e := x.entry(m, r.seq); !e.is(r.call) {
 		r.fault = r.mismatch(m, e.call())
 		return false
@@ -254,6 +254,9 @@ func (g *Group) carryOutShared(ctx context.Context, c *Collective) (err error, o
 		}
 	}
 	r.began = c.h.Started()
+	for _, m := range r.others {
+		r.met(m) // now, so that those who come later are known to be late
+	}
 	r.ctx = ctx
 	err = c.local.rest(c)
 	r.ctx = nil
