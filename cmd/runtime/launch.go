@@ -5,12 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"runtime/pprof"
 	"time"
 
 	"starling/core/cluster"
@@ -201,13 +199,17 @@ func runRank(ctx context.Context, w *cluster.Worker, j job, spec *train.Spec) er
 		for r := range ranks {
 			ranks[r] = r
 		}
+		recorder := comm.NewRecorder()
 		env.Group, err = comm.NewGroup(w.Transport(), "data", ranks, comm.Options{
-			Timeout: time.Duration(j.Timeout * float64(time.Second)),
-			OnStall: func(error) { saveStacks(j.RunDir, w.Rank()) },
+			Timeout: time.Duration(j.Timeout * float64(time.Second)), Recorder: recorder,
+			OnStall: func(error) { saveStall(j.RunDir, w.Rank(), recorder) },
 		})
 		if err != nil {
 			return err
 		}
+		watching, enough := context.WithCancel(ctx)
+		defer enough()
+		go watchStragglers(watching, w.Rank(), recorder, func(text string) { observe(train.Event{Kind: train.EventWarning, Text: text}) })
 		env.NewGroup = func(name string) (*comm.Group, error) {
 			return comm.NewGroup(w.Transport(), name, ranks, comm.Options{Timeout: checkpointTimeout})
 		}
@@ -232,17 +234,4 @@ func runRank(ctx context.Context, w *cluster.Worker, j job, spec *train.Spec) er
 		return err
 	}
 	return w.Done(b)
-}
-
-// saveStacks writes the stacks of all goroutines into the run folder, for whoever has to find out why ranks stood still.
-func saveStacks(dir string, rank int) {
-	f, err := os.Create(filepath.Join(dir, fmt.Sprintf("stacks-rank%d.txt", rank)))
-	if err != nil {
-		return
-	}
-	defer f.Close()
-	fmt.Fprintf(f, "rank %d, %s, %d goroutines\n\n", rank, time.Now().Format(time.RFC3339), runtime.NumGoroutine())
-	if p := pprof.Lookup("goroutine"); p != nil {
-		_ = p.WriteTo(io.Writer(f), 2)
-	}
 }
