@@ -32,6 +32,9 @@
 //   - Which elements are NaN is part of the contract; the sign and payload of a
 //     NaN are not, since processors differ in them.
 //
+// Products of bfloat16 (GemmBF16) are the exception: they have one result where the
+// processor has tile instructions and another elsewhere. [BF16Class] names it.
+//
 // Slices of one call must have equal lengths, else the call panics. A
 // destination may be the same slice as an input; slices that overlap otherwise
 // give undefined values.
@@ -40,6 +43,7 @@ package vec
 //go:generate go run -C gen . -part dispatch -dir ..
 //go:generate go run -C gen . -part cpu -out ../asm_cpu_amd64.s -stubs ../asm_cpu_amd64.go -pkg vec
 //go:generate go run -C gen . -part gemm -out ../asm_gemm_amd64.s -stubs ../asm_gemm_amd64.go -pkg vec
+//go:generate go run -C gen . -part amx -out ../asm_amx_amd64.s -stubs ../asm_amx_amd64.go -pkg vec
 //go:generate go run -C gen . -part elementwise -out ../asm_elementwise_amd64.s -stubs ../asm_elementwise_amd64.go -pkg vec
 //go:generate go run -C gen . -part reduce -out ../asm_reduce_amd64.s -stubs ../asm_reduce_amd64.go -pkg vec
 //go:generate go run -C gen . -part rows -out ../asm_rows_amd64.s -stubs ../asm_rows_amd64.go -pkg vec

@@ -22,6 +22,7 @@ var parts = map[string]func(){
 		avx512.gemm()
 		avx2.gemm()
 	},
+	"amx": amx,
 	"elementwise": func() {
 		avx512.elementwise()
 		avx2.elementwise()

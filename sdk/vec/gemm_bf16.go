@@ -1,0 +1,170 @@
+package vec
+
+import "fmt"
+
+// GemmBF16Args describes C = op(A)·op(B), or C += op(A)·op(B), as [GemmArgs] does,
+// with A and B in bfloat16 and C in float32.
+type GemmBF16Args struct {
+	M, N, K int
+
+	A      []uint16
+	LDA    int
+	TransA bool // A is stored as [K, M]
+
+	B      []uint16
+	LDB    int
+	TransB bool // B is stored as [N, K]
+
+	C          []float32
+	LDC        int
+	Accumulate bool
+
+	// Packed has GemmBF16Packed(g) elements that GemmBF16Pack has filled.
+	Packed []float32
+}
+
+// The classes of arithmetic in which products of bfloat16 are computed.
+const (
+	BF16Tiles = "amx" // pairs of products in tile registers, where the processor has them
+	BF16FMA   = "fma" // as a product of float32
+)
+
+// BF16Class names the arithmetic that GemmBF16 uses on this machine with the active
+// kernel set: BF16Tiles or BF16FMA. In each, an element of C is one chain over ascending
+// k, beginning at +0 or at the element of C added to, whose bits depend neither on
+// how C is cut nor on threads. In BF16FMA it is the chain of fused multiply-adds of
+// Gemm; in BF16Tiles a link is what the instruction TDPBF16PS makes of 32 products,
+// and subnormal numbers count as zero.
+func BF16Class() string {
+	if tilesActive() {
+		return BF16Tiles
+	}
+	return BF16FMA
+}
+
+const (
+	bf16KC = 768 // elements of k per block
+	bf16MR = 32  // rows of two tiles
+)
+
+// bf16Steps is the elements of a block of k, in whole pairs of steps.
+func bf16Steps(k int) int {
+	k = max(k, 1)
+	blocks := (k + bf16KC - 1) / bf16KC
+	return roundUp((k+blocks-1)/blocks, 64)
+}
+
+func (g *GemmBF16Args) check() {
+	f := GemmArgs{M: g.M, N: g.N, K: g.K}
+	if f.M < 0 || f.N < 0 || f.K < 0 {
+		f.check()
+	}
+	matrix := func(name string, rows, cols, ld, n int, trans bool) {
+		if trans {
+			rows, cols = cols, rows
+		}
+		if rows > 0 && cols > 0 && (ld < cols || (rows-1)*ld+cols > n) {
+			panic(fmt.Sprintf("vec.GemmBF16: %s has %d elements and stride %d, too few for %d rows of %d", name, n, ld, rows, cols))
+		}
+	}
+	matrix("A", g.M, g.K, g.LDA, len(g.A), g.TransA)
+	matrix("B", g.K, g.N, g.LDB, len(g.B), g.TransB)
+	matrix("C", g.M, g.N, g.LDC, len(g.C), false)
+	if need := GemmBF16Packed(g); len(g.Packed) < need {
+		panic(fmt.Sprintf("vec.GemmBF16: packed B of %d elements, need %d", len(g.Packed), need))
+	}
+}
+
+// GemmBF16Packed is the number of float32 elements that op(B) takes when packed.
+func GemmBF16Packed(g *GemmBF16Args) int { return roundUp(g.K, 64) / 2 * roundUp(g.N, gemmNR) }
+
+// GemmBF16PackSteps is the unit in which GemmBF16Pack cuts k.
+func GemmBF16PackSteps(g *GemmBF16Args) int { return bf16Steps(g.K) }
+
+// GemmBF16Pack fills g.Packed with steps k0 to k1 and columns j0 to j1 of op(B), under the
+// rules of GemmPack.
+func GemmBF16Pack(g *GemmBF16Args, k0, k1, j0, j1 int) {
+	g.check()
+	kc := bf16Steps(g.K)
+	if k0 < 0 || k0 > k1 || k1 > g.K || k0%kc != 0 || k1%kc != 0 && k1 != g.K ||
+		j0 < 0 || j0 > j1 || j1 > g.N || j0%gemmNR != 0 || j1%gemmNR != 0 && j1 != g.N {
+		panic(fmt.Sprintf("vec.GemmBF16Pack: steps [%d, %d) and columns [%d, %d) of %d by %d are no whole panels", k0, k1, j0, j1, g.K, g.N))
+	}
+	if tilesActive() {
+		packTiles(g, k0, k1, j0, j1)
+	}
+}
+
+// Where BF16FMA is used, blocks of A and B are widened in pieces.
+const (
+	wideRows = 128
+	wideK    = gemmKC
+	wideCols = gemmNC
+)
+
+// GemmBF16Scratch is the number of scratch elements that any block of g needs.
+func GemmBF16Scratch(g *GemmBF16Args) int {
+	k := min(g.K, wideK)
+	f := GemmArgs{M: wideRows, N: min(g.N, wideCols), K: k}
+	wide := wideRows*k + k*f.N + GemmScratch(&f)
+	tiles := bf16MR*gemmNR + bf16MR*(bf16KC+64) // a tail of C; a panel of A, twice
+	return max(wide, tiles)
+}
+
+// GemmBF16 computes rows i0 to i1 (exclusive) and columns j0 to j1 of C; j0 is a multiple of 32. scratch
+// holds at least GemmBF16Scratch(g) elements and nothing of value.
+func GemmBF16(g *GemmBF16Args, i0, i1, j0, j1 int, scratch []float32) {
+	g.check()
+	if i0 < 0 || i1 > g.M || i0 > i1 || j0 < 0 || j1 > g.N || j0 > j1 || j0%gemmNR != 0 {
+		panic(fmt.Sprintf("vec.GemmBF16: block [%d, %d) by [%d, %d) outside C of %d by %d, or its columns begin at no multiple of %d", i0, i1, j0, j1, g.M, g.N, gemmNR))
+	}
+	if need := GemmBF16Scratch(g); len(scratch) < need {
+		panic(fmt.Sprintf("vec.GemmBF16: scratch of %d elements, need %d", len(scratch), need))
+	}
+	switch {
+	case i0 == i1 || j0 == j1:
+	case g.K == 0:
+		if !g.Accumulate {
+			for i := i0; i < i1; i++ {
+				clear(g.C[i*g.LDC+j0 : i*g.LDC+j1])
+			}
+		}
+	case tilesActive():
+		tilesBlock(g, i0, i1, j0, j1, scratch)
+	default:
+		wideBlock(g, i0, i1, j0, j1, scratch)
+	}
+}
+
+// wideBlock widens pieces of A and B and multiplies those.
+func wideBlock(g *GemmBF16Args, i0, i1, j0, j1 int, scratch []float32) {
+	for j := j0; j < j1; j += wideCols {
+		n := min(wideCols, j1-j)
+		for k := 0; k < g.K; k += wideK {
+			steps := min(wideK, g.K-k)
+			b, rest := scratch[:steps*n], scratch[steps*n:]
+			ldb := widen(b, g.B, g.LDB, g.TransB, k, steps, j, n)
+			for i := i0; i < i1; i += wideRows {
+				m := min(wideRows, i1-i)
+				a, free := rest[:m*steps], rest[m*steps:]
+				lda := widen(a, g.A, g.LDA, g.TransA, i, m, k, steps)
+				f := GemmArgs{
+					M: m, N: n, K: steps, A: a, LDA: lda, TransA: g.TransA, B: b, LDB: ldb, TransB: g.TransB,
+					C: g.C[i*g.LDC+j:], LDC: g.LDC, Accumulate: g.Accumulate || k > 0,
+				}
+				Gemm(&f, 0, m, 0, n, free)
+			}
+		}
+	}
+}
+
+// widen copies rows and columns of a matrix, which trans says are stored the other way round, and returns the copy's stride.
+func widen(dst []float32, x []uint16, ld int, trans bool, r, rows, c, cols int) int {
+	if trans {
+		r, rows, c, cols = c, cols, r, rows
+	}
+	for i := range rows {
+		bf16ToF32(dst[i*cols:(i+1)*cols], x[(r+i)*ld+c:][:cols])
+	}
+	return cols
+}
