@@ -24,7 +24,8 @@ type Config struct {
 	// inherited files and process attributes. (Launch only.)
 	Command func(rank int) *exec.Cmd
 	// Listen says where the ranks listen for each other: "" for Unix sockets in a private directory that lives until they
-	// are connected; "tcp:host:port" for TCP, rank r at port + r, or any free port with port 0. (Launch only.)
+	// are connected; "tcp:host:port" for TCP, rank r at port + r, or any free port with port 0; see comm.Listen for what
+	// host may be. (Launch only.)
 	Listen string
 	// Transport says how the ranks move data: TransportShared through memory that the ranks of a host share, TransportUnix
 	// or TransportTCP through their connections; TransportAuto, the default, through shared memory where it can be had.
@@ -55,7 +56,8 @@ type Config struct {
 
 	// JoinTimeout bounds the time until all ranks are connected (default 60 s).
 	JoinTimeout time.Duration
-	// Silence is how long a worker may give no sign of life (default 60 s); workers send one every second.
+	// Silence is how long a worker may give no sign of life, to the launcher or to another worker (default 60 s); workers
+	// send one every second.
 	Silence time.Duration
 	// Grace is how long workers get to end once the job has failed (default 3 s).
 	Grace time.Duration

@@ -24,7 +24,7 @@ type RankError struct {
 
 func (e *RankError) Error() string {
 	s := e.headline()
-	if e.Stderr != "" {
+	if e.Stderr != "" && strings.TrimSpace(e.Stderr) != strings.TrimSpace(e.Detail) {
 		s += "\nthe end of its stderr:\n  " + strings.ReplaceAll(strings.TrimRight(e.Stderr, "\n"), "\n", "\n  ")
 	}
 	return s

@@ -169,6 +169,9 @@ func (j *job) exited(rank int, cause string, now time.Time) {
 	case !r.done && !j.stopped:
 		j.fail(j.errorOf(rank, "ended without a result"), now)
 	}
+	if j.suspect != nil && j.over() { // nobody is left to say more
+		j.fail(j.suspect, now)
+	}
 }
 
 // stop asks all ranks to end when convenient.

@@ -17,8 +17,6 @@ import (
 	"sync"
 	"syscall"
 	"time"
-
-	"starling/core/comm"
 )
 
 // Launch starts one worker process per rank on this machine and sees the job to its end: it returns the ranks' results
@@ -73,11 +71,11 @@ func Launch(ctx context.Context, cfg Config) ([][]byte, error) {
 		if cfg.OnStart != nil {
 			cfg.OnStart(r, pid)
 		}
-		host := comm.ThisHost()
+		welcome := message{Kind: kindWelcome, Rank: r, World: cfg.Ranks, Secret: secret, Listen: at, Share: share, Silence: cfg.Silence}
 		if len(cfg.Hosts) > 0 {
-			host = cfg.Hosts[r]
+			welcome.Host = cfg.Hosts[r]
 		}
-		l.send(r, message{Kind: kindWelcome, Rank: r, World: cfg.Ranks, Secret: secret, Listen: at, Share: share, Host: host})
+		l.send(r, welcome)
 	}
 	for _, o := range j.take() {
 		l.send(o.rank, o.msg)

@@ -245,9 +245,13 @@ func (w *Worker) connect(cfg JoinConfig, welcome message) error {
 	case <-w.ctx.Done():
 		return context.Cause(w.ctx)
 	}
+	host := welcome.Host
+	if host == "" {
+		host = comm.ThisHost()
+	}
 	t, err := comm.Connect(w.ctx, comm.MeshConfig{
-		Identity: comm.Identity{Rank: w.rank, World: w.world, Digest: cfg.Digest, Class: cfg.Class, Host: welcome.Host},
-		Addrs:    addrs, Listener: l, Secret: welcome.Secret, Share: welcome.Share,
+		Identity: comm.Identity{Rank: w.rank, World: w.world, Digest: cfg.Digest, Class: cfg.Class, Host: host},
+		Addrs:    addrs, Listener: l, Secret: welcome.Secret, Share: welcome.Share, Silence: welcome.Silence,
 	})
 	if err != nil {
 		return err

@@ -29,11 +29,18 @@ func splitAddress(addr string) (network, rest string, err error) {
 	return "", "", fmt.Errorf("comm: bad address %q: want unix:/path or tcp:host:port", addr)
 }
 
-// Listen opens a listener at "unix:/path" or "tcp:host:port"; port 0 takes any free one (see Address).
+// Listen opens a listener at "unix:/path" or "tcp:host:port"; port 0 takes any free one (see Address). The host may also
+// be the name of an interface ("tcp:eth0:0"), a subnet in which this machine has an address ("tcp:10.0.0.0/8:29500"), or
+// "auto", the first address that other machines may reach.
 func Listen(ctx context.Context, addr string) (net.Listener, error) {
 	network, rest, err := splitAddress(addr)
 	if err != nil {
 		return nil, err
+	}
+	if network == "tcp" {
+		if rest, err = localAddress(rest); err != nil {
+			return nil, fmt.Errorf("comm: cannot listen on %s: %w", addr, err)
+		}
 	}
 	var lc net.ListenConfig
 	l, err := lc.Listen(ctx, network, rest)
@@ -48,6 +55,51 @@ func Listen(ctx context.Context, addr string) (net.Listener, error) {
 		return nil, fmt.Errorf("comm: %s is no address of this machine; name one of its own interfaces: %w", addr, err)
 	}
 	return nil, fmt.Errorf("comm: cannot listen on %s: %w", addr, err)
+}
+
+// localAddress turns an interface, a subnet or "auto" into one of this machine's addresses; others stay as they are. IPv4
+// goes before IPv6.
+func localAddress(hostPort string) (string, error) {
+	host, port, err := net.SplitHostPort(hostPort)
+	if err != nil {
+		return "", err
+	}
+	_, subnet, err := net.ParseCIDR(host)
+	isSubnet := err == nil
+	device, err := net.InterfaceByName(host)
+	isDevice := err == nil && net.ParseIP(host) == nil
+	if !isSubnet && !isDevice && host != "auto" {
+		return hostPort, nil
+	}
+	devices, err := net.Interfaces()
+	if err != nil {
+		return "", err
+	}
+	var found net.IP
+	var seen []string
+	for _, d := range devices {
+		if d.Flags&net.FlagUp == 0 || isDevice && d.Index != device.Index || host == "auto" && d.Flags&net.FlagLoopback != 0 {
+			continue
+		}
+		addrs, err := d.Addrs()
+		if err != nil {
+			return "", err
+		}
+		for _, a := range addrs {
+			n, ok := a.(*net.IPNet)
+			if !ok || n.IP.IsLinkLocalUnicast() {
+				continue
+			}
+			seen = append(seen, d.Name+" "+n.IP.String())
+			if (!isSubnet || subnet.Contains(n.IP)) && (found == nil || found.To4() == nil && n.IP.To4() != nil) {
+				found = n.IP
+			}
+		}
+	}
+	if found == nil {
+		return "", fmt.Errorf("no address of this machine fits %s; it has %s", host, strings.Join(seen, ", "))
+	}
+	return net.JoinHostPort(found.String(), port), nil
 }
 
 // Address returns where l listens, in the form that Listen and Dial take, the port really used included.

@@ -7,5 +7,5 @@ import (
 
 // NewSocketTransport wraps connections that a test made itself.
 func NewSocketTransport(rank int, conns []net.Conn) Transport {
-	return newSocketTransport(rank, conns, "test", time.Second)
+	return newSocketTransport(rank, conns, "test", time.Second, time.Minute)
 }

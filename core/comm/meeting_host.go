@@ -216,7 +216,7 @@ func fetchMemory(socket string, token []byte) (*segment, error) {
 }
 
 // transport makes the transport over the connections, with shared memory where that is wanted and can be had.
-func (m *meeting) transport(beat time.Duration) (Transport, error) {
+func (m *meeting) transport(beat, silence time.Duration) (Transport, error) {
 	network := "no connections"
 	for _, c := range m.conns {
 		if c != nil {
@@ -235,7 +235,7 @@ func (m *meeting) transport(beat time.Duration) (Transport, error) {
 			network += " (no shared memory: " + why.Error() + ")"
 		}
 	}
-	t := newSocketTransport(m.cfg.Rank, m.conns, network, beat)
+	t := newSocketTransport(m.cfg.Rank, m.conns, network, beat, silence)
 	for r, id := range m.theirs {
 		t.hosts[r] = id.Host
 	}

@@ -19,6 +19,7 @@ type MeshConfig struct {
 	Listener  net.Listener  // this rank's own; Connect closes it
 	Secret    []byte        // of the job; every connection proves that both sides know it
 	Heartbeat time.Duration // between signs of life; 0 means one second
+	Silence   time.Duration // after which a peer is given up; 0 means DefaultSilence
 	Share     Sharing       // of memory among ranks with the same Identity.Host; the same on all ranks
 }
 
@@ -33,8 +34,8 @@ func (c MeshConfig) Validate() error {
 		return errors.New("comm: Connect needs a listener")
 	case c.World > 1 && len(c.Secret) < 16:
 		return errors.New("comm: the job's secret is shorter than 16 bytes")
-	case c.Heartbeat < 0:
-		return fmt.Errorf("comm: heartbeat of %v", c.Heartbeat)
+	case c.Heartbeat < 0 || c.Silence < 0:
+		return fmt.Errorf("comm: heartbeat of %v, silence of %v", c.Heartbeat, c.Silence)
 	case binary.NativeEndian.Uint16([]byte{1, 0}) != 1:
 		return errors.New("comm: this machine is big-endian; the wire format carries memory as it lies on little-endian machines")
 	}
@@ -82,7 +83,11 @@ func Connect(ctx context.Context, cfg MeshConfig) (Transport, error) {
 	if beat == 0 {
 		beat = time.Second
 	}
-	t, err := m.transport(beat)
+	silence := cfg.Silence
+	if silence == 0 {
+		silence = DefaultSilence
+	}
+	t, err := m.transport(beat, silence)
 	if err != nil {
 		m.drop()
 	}

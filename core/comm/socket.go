@@ -48,6 +48,7 @@ type peer struct {
 	offers  map[Key]int     // offers waiting for payload: length
 	recvs   map[Key]message // memory offered to the peer
 	lost    error           // why nothing more comes or goes
+	silent  error           // why this side has given the connection up
 	bye     bool            // the writer is to say goodbye after what is queued
 	broken  bool            // the writer has given up
 	closing bool            // this side has called Close
@@ -63,7 +64,7 @@ type outgoing struct {
 }
 
 // newSocketTransport takes over the connections (nil at rank).
-func newSocketTransport(rank int, conns []net.Conn, network string, heartbeat time.Duration) *socketTransport {
+func newSocketTransport(rank int, conns []net.Conn, network string, heartbeat, silence time.Duration) *socketTransport {
 	t := &socketTransport{rank: rank, network: network, hosts: make([]string, len(conns)), peers: make([]*peer, len(conns)), board: newBoard(), stop: make(chan struct{})}
 	for r, c := range conns {
 		if c == nil {
@@ -77,23 +78,34 @@ func newSocketTransport(rank int, conns []net.Conn, network string, heartbeat ti
 		go p.writeLoop()
 	}
 	t.wg.Add(1)
-	go t.beat(heartbeat)
+	go t.beat(heartbeat, silence)
 	return t
 }
 
-// beat tells the peers that this process lives.
-func (t *socketTransport) beat(every time.Duration) {
+// beat tells the peers that this process lives, and gives up those that have been silent for so long: their host has
+// vanished or the network is cut, which no connection tells of.
+func (t *socketTransport) beat(every, silence time.Duration) {
 	defer t.wg.Done()
 	tick := time.NewTicker(every)
 	defer tick.Stop()
+	last := time.Now()
 	for {
 		select {
 		case <-t.stop:
 			return
-		case <-tick.C:
+		case now := <-tick.C:
+			// If this process itself stood still, what the peers have said is still to be read.
+			slept := now.Sub(last) > max(silence/4, 3*every)
+			last = now
 			for _, p := range t.peers {
-				if p != nil {
-					p.post(header{kind: framePing})
+				if p == nil {
+					continue
+				}
+				p.post(header{kind: framePing})
+				if slept {
+					p.heard()
+				} else if quiet := now.Sub(time.Unix(0, p.heardAt.Load())); quiet > silence {
+					p.giveUp(fmt.Errorf("it gave no sign of life for %v: its host has vanished, the network is cut, or it was stopped", quiet.Round(time.Second/10)))
 				}
 			}
 		}
@@ -246,6 +258,16 @@ func (p *peer) poke() {
 	}
 }
 
+// giveUp ends the connection.
+func (p *peer) giveUp(why error) {
+	p.mu.Lock()
+	if p.silent == nil {
+		p.silent = why
+	}
+	p.mu.Unlock()
+	_ = p.conn.Close()
+}
+
 // post queues a frame without body.
 func (p *peer) post(h header) {
 	p.mu.Lock()
@@ -337,6 +359,8 @@ func (p *peer) readLoop() {
 		err = ErrClosed
 	case err == nil:
 		err = &PeerError{Rank: p.rank, Cause: ErrLeft}
+	case p.silent != nil:
+		err = &PeerError{Rank: p.rank, Cause: p.silent}
 	case errors.Is(err, io.EOF):
 		err = &PeerError{Rank: p.rank, Cause: errors.New("it closed without a word; its process has ended")}
 	default:
