@@ -31,6 +31,10 @@ type Config struct {
 	// or TransportTCP through their connections; TransportAuto, the default, through shared memory where it can be had.
 	// Left empty beside a TCP Listen it means TCP. (Launch only.)
 	Transport string
+	// TLS says whether connections over TCP are encrypted (TLS 1.3, both sides with certificates of an authority that the
+	// launcher makes and keeps in memory): EncryptionOn, EncryptionOff, or by default wherever the ranks listen at anything
+	// but the loopback. Ranks prove in any case that they belong to the job. (Launch only.)
+	TLS string
 	// Hosts names the host of each rank; by default they all run on this one. Ranks of one name share memory, and sums over
 	// several hosts are added inside each first. Names given here are believed, so that several hosts can be rehearsed on one
 	// machine. (Launch only.)
@@ -80,8 +84,30 @@ func (c Config) Validate() error {
 	if err != nil {
 		return err
 	}
+	if _, err := c.encrypted(listen); err != nil {
+		return err
+	}
 	_, err = listenAddress(listen, "", c.Ranks-1)
 	return err
+}
+
+// The values of Config.TLS.
+const (
+	EncryptionOn  = "on"
+	EncryptionOff = "off"
+)
+
+// encrypted reports whether connections at listen are encrypted.
+func (c Config) encrypted(listen string) (bool, error) {
+	switch c.TLS {
+	case EncryptionOn:
+		return true, nil
+	case EncryptionOff:
+		return false, nil
+	case "":
+		return strings.HasPrefix(listen, "tcp:") && CheckInterface(listen, 2) == nil, nil
+	}
+	return false, fmt.Errorf("cluster: TLS %q; choose on or off", c.TLS)
 }
 
 // The values of Config.Transport.

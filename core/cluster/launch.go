@@ -17,6 +17,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"starling/core/comm"
 )
 
 // Launch starts one worker process per rank on this machine and sees the job to its end: it returns the ranks' results
@@ -31,6 +33,20 @@ func Launch(ctx context.Context, cfg Config) ([][]byte, error) {
 	listen, share, err := cfg.transport()
 	if err != nil {
 		return nil, err
+	}
+	credentials := make([]*comm.Credentials, cfg.Ranks)
+	if on, err := cfg.encrypted(listen); err != nil {
+		return nil, err
+	} else if on {
+		a, err := comm.NewAuthority()
+		if err != nil {
+			return nil, err
+		}
+		for r := range credentials {
+			if credentials[r], err = a.Issue(r); err != nil {
+				return nil, err
+			}
+		}
 	}
 	dir, err := socketDir()
 	if err != nil {
@@ -71,7 +87,7 @@ func Launch(ctx context.Context, cfg Config) ([][]byte, error) {
 		if cfg.OnStart != nil {
 			cfg.OnStart(r, pid)
 		}
-		welcome := message{Kind: kindWelcome, Rank: r, World: cfg.Ranks, Secret: secret, Listen: at, Share: share, Silence: cfg.Silence}
+		welcome := message{Kind: kindWelcome, Rank: r, World: cfg.Ranks, Secret: secret, Listen: at, Share: share, Silence: cfg.Silence, Credentials: credentials[r]}
 		if len(cfg.Hosts) > 0 {
 			welcome.Host = cfg.Hosts[r]
 		}

@@ -180,9 +180,9 @@ func launch(t *testing.T, ctx context.Context, cfg Config) ([][]byte, time.Durat
 }
 
 func TestLaunch(t *testing.T) {
-	for _, c := range []Config{{}, {Listen: "tcp:127.0.0.1:0"}, {Transport: TransportUnix}, {Transport: TransportTCP}} {
+	for _, c := range []Config{{}, {Listen: "tcp:127.0.0.1:0"}, {Transport: TransportUnix}, {Transport: TransportTCP}, {Transport: TransportTCP, TLS: EncryptionOn}} {
 		cfg := testConfig("run", 3, -1)
-		cfg.Listen, cfg.Transport = c.Listen, c.Transport
+		cfg.Listen, cfg.Transport, cfg.TLS = c.Listen, c.Transport, c.TLS
 		ready := 0
 		cfg.OnReady = func() { ready++ }
 		results, _, err := launch(t, t.Context(), cfg)

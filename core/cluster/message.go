@@ -25,19 +25,20 @@ import (
 //	                               stop       a signal came here
 //	                               beat
 type message struct {
-	Kind    kind
-	Rank    int           `json:",omitempty"`
-	World   int           `json:",omitempty"`
-	PID     int           `json:",omitempty"`
-	Secret  []byte        `json:",omitempty"`
-	Listen  string        `json:",omitempty"`
-	Host    string        `json:",omitempty"`
-	Silence time.Duration `json:",omitempty"`
-	Share   comm.Sharing  `json:",omitempty"`
-	Addrs   []string      `json:",omitempty"`
-	Text    string        `json:",omitempty"`
-	Blame   []int         `json:",omitempty"`
-	Data    []byte        `json:",omitempty"`
+	Kind        kind
+	Rank        int               `json:",omitempty"`
+	World       int               `json:",omitempty"`
+	PID         int               `json:",omitempty"`
+	Secret      []byte            `json:",omitempty"`
+	Listen      string            `json:",omitempty"`
+	Host        string            `json:",omitempty"`
+	Silence     time.Duration     `json:",omitempty"`
+	Credentials *comm.Credentials `json:",omitempty"`
+	Share       comm.Sharing      `json:",omitempty"`
+	Addrs       []string          `json:",omitempty"`
+	Text        string            `json:",omitempty"`
+	Blame       []int             `json:",omitempty"`
+	Data        []byte            `json:",omitempty"`
 }
 
 type kind string

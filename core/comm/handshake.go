@@ -205,6 +205,9 @@ func handshake(conn io.ReadWriter, self Identity, share Sharing, secret []byte, 
 	proven := hmac.Equal(answer[:], proof(secret, labels[1], d, a))
 	refuse.final = dialing || proven
 	refuse.Reason = judge(mine, theirs, expect, proven)
+	if refuse.Reason == "" && !certified(conn, theirs.Rank) {
+		refuse.Reason = fmt.Sprintf("it says that it is rank %d, and its certificate is another rank's", theirs.Rank)
+	}
 	if err := writeMessage(conn, []byte(refuse.Reason)); err != nil && refuse.Reason == "" {
 		return broken(err)
 	}

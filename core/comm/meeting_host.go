@@ -223,6 +223,9 @@ func (m *meeting) transport(beat, silence time.Duration) (Transport, error) {
 			network = c.LocalAddr().Network()
 		}
 	}
+	if m.tls != nil {
+		network += " with TLS"
+	}
 	var seg *segment
 	var local []bool
 	if m.cfg.Share != ShareNever && m.cfg.World > 1 {

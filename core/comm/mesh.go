@@ -2,6 +2,7 @@ package comm
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -20,7 +21,10 @@ type MeshConfig struct {
 	Secret    []byte        // of the job; every connection proves that both sides know it
 	Heartbeat time.Duration // between signs of life; 0 means one second
 	Silence   time.Duration // after which a peer is given up; 0 means DefaultSilence
-	Share     Sharing       // of memory among ranks with the same Identity.Host; the same on all ranks
+	// Credentials, if set, encrypt the connections (TLS 1.3) and prove on both sides which rank this is; the same on all
+	// ranks.
+	Credentials *Credentials
+	Share       Sharing // of memory among ranks with the same Identity.Host; the same on all ranks
 }
 
 // Validate reports a configuration that cannot work.
@@ -53,7 +57,14 @@ func Connect(ctx context.Context, cfg MeshConfig) (Transport, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	m := &meeting{cfg: cfg, conns: make([]net.Conn, cfg.World), theirs: make([]Identity, cfg.World), missing: cfg.World - 1, done: make(chan struct{}), open: map[net.Conn]bool{}}
+	var tlsConfig *tls.Config
+	if cfg.Credentials != nil {
+		var err error
+		if tlsConfig, err = cfg.Credentials.config(); err != nil {
+			return nil, err
+		}
+	}
+	m := &meeting{cfg: cfg, tls: tlsConfig, conns: make([]net.Conn, cfg.World), theirs: make([]Identity, cfg.World), missing: cfg.World - 1, done: make(chan struct{}), open: map[net.Conn]bool{}}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var wg sync.WaitGroup
@@ -97,6 +108,7 @@ func Connect(ctx context.Context, cfg MeshConfig) (Transport, error) {
 // meeting is a mesh coming together.
 type meeting struct {
 	cfg MeshConfig
+	tls *tls.Config // nil: no encryption
 
 	mu      sync.Mutex
 	conns   []net.Conn
@@ -175,12 +187,17 @@ func (m *meeting) greet(ctx context.Context, c net.Conn, expect int) bool {
 		limit = d
 	}
 	_ = c.SetDeadline(limit)
-	theirs, err := handshake(c, m.cfg.Identity, m.cfg.Share, m.cfg.Secret, expect)
+	raw := c
+	theirs := Identity{Rank: -1}
+	c, err := secure(c, m.tls, expect)
+	if err == nil {
+		theirs, err = handshake(c, m.cfg.Identity, m.cfg.Share, m.cfg.Secret, expect)
+	}
 	_ = c.SetDeadline(time.Time{})
 	rank := theirs.Rank
 
 	m.mu.Lock()
-	delete(m.open, c)
+	delete(m.open, raw)
 	if err == nil && (m.over || m.conns[rank] != nil) {
 		err = &HandshakeError{Rank: m.cfg.Rank, Peer: rank, Reason: "it is connected already"}
 	}

@@ -26,6 +26,60 @@ func TestTCP(t *testing.T) {
 	commtest.Run(t, func(t *testing.T, world int) []comm.Transport { return mesh(t, world, tcpAddrs(world)) }, true)
 }
 
+func TestTLS(t *testing.T) {
+	commtest.Run(t, func(t *testing.T, world int) []comm.Transport {
+		credentials := issue(t, world)
+		ts, errs := connect(t, tcpAddrs(world), func(r int, cfg *comm.MeshConfig) { cfg.Credentials = credentials[r] })
+		for r, err := range errs {
+			if err != nil {
+				t.Fatalf("rank %d: %v", r, err)
+			}
+		}
+		return ts
+	}, true)
+}
+
+// issue makes the credentials of a job.
+func issue(t *testing.T, world int) []*comm.Credentials {
+	t.Helper()
+	a, err := comm.NewAuthority()
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := make([]*comm.Credentials, world)
+	for r := range all {
+		if all[r], err = a.Issue(r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return all
+}
+
+// TestTLSRefusals: a rank without credentials, with those of another job, or with those of another rank is not let in, and
+// both sides' errors end the meeting.
+func TestTLSRefusals(t *testing.T) {
+	for name, change := range map[string]func(own []*comm.Credentials, r int) *comm.Credentials{
+		"none":         func(own []*comm.Credentials, r int) *comm.Credentials { return nil },
+		"another job":  func(own []*comm.Credentials, r int) *comm.Credentials { return issue(t, 2)[r] },
+		"another rank": func(own []*comm.Credentials, r int) *comm.Credentials { return own[0] },
+	} {
+		t.Run(name, func(t *testing.T) {
+			own := issue(t, 2)
+			_, errs := connectWithin(t, time.Second, tcpAddrs(2), func(r int, cfg *comm.MeshConfig) {
+				cfg.Credentials = own[r]
+				if r == 1 {
+					cfg.Credentials = change(own, r)
+				}
+			})
+			for r, err := range errs {
+				if err == nil {
+					t.Errorf("rank %d is connected", r)
+				}
+			}
+		})
+	}
+}
+
 func TestSharedMemory(t *testing.T) {
 	commtest.Run(t, func(t *testing.T, world int) []comm.Transport { return sharedMesh(t, world) }, true)
 }
@@ -88,7 +142,12 @@ func mesh(t testing.TB, world int, addrs []string) []comm.Transport {
 // connect lets every rank call Connect, with what change makes of its configuration.
 func connect(t testing.TB, addrs []string, change func(rank int, cfg *comm.MeshConfig)) ([]comm.Transport, []error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	return connectWithin(t, 5*time.Second, addrs, change)
+}
+
+func connectWithin(t testing.TB, limit time.Duration, addrs []string, change func(rank int, cfg *comm.MeshConfig)) ([]comm.Transport, []error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	listeners := make([]net.Listener, len(addrs))
 	for r, a := range addrs {
