@@ -59,7 +59,7 @@ ranks. Their columns say how many times faster than the peer a row is.`,
 	f := c.Flags()
 	f.StringSliceVar(&o.ranks, "ranks", []string{"2", "4"}, "numbers of ranks")
 	f.StringSliceVar(&o.sizes, "sizes", []string{"4K", "64K", "1M", "16M", "64M", "256M"}, "sizes of the vector in bytes, with K or M")
-	f.StringSliceVar(&o.transports, "transports", []string{"shm", "tcp"}, "shm, unix, tcp")
+	f.StringSliceVar(&o.transports, "transports", []string{"shm", "tcp"}, strings.Join(benchTransports, ", ")+" (TCP with TLS)")
 	f.StringSliceVar(&o.ops, "ops", []string{"all_reduce"}, strings.Join(benchOps, ", "))
 	f.Float64Var(&o.seconds, "seconds", 0.3, "time spent on each measurement of a round")
 	f.IntVar(&o.rounds, "rounds", 3, "measurements of each row, interleaved; the median counts")
@@ -67,6 +67,11 @@ ranks. Their columns say how many times faster than the peer a row is.`,
 	f.StringVar(&o.mpi, "mpi", "", "`command` of testdata/peers/mpi_allreduce.c")
 	return c
 }
+
+var benchTransports = []string{cluster.TransportShared, cluster.TransportUnix, cluster.TransportTCP, benchTLS}
+
+// benchTLS is TCP with encryption.
+const benchTLS = "tls"
 
 // benchRow is one line of the table.
 type benchRow struct {
@@ -120,8 +125,8 @@ func (o benchCommOptions) parse() (ranks, sizes []int, err error) {
 		sizes = append(sizes, n)
 	}
 	for _, t := range o.transports {
-		if !slices.Contains([]string{"shm", "unix", "tcp"}, t) {
-			return nil, nil, fmt.Errorf("--transports %q: choose shm, unix or tcp", t)
+		if !slices.Contains(benchTransports, t) {
+			return nil, nil, fmt.Errorf("--transports %q: choose from %s", t, strings.Join(benchTransports, ", "))
 		}
 	}
 	for _, op := range o.ops {
@@ -312,8 +317,12 @@ func runBenchTask(ctx context.Context, task benchTask) (benchTimes, error) {
 	if err != nil {
 		return benchTimes{}, err
 	}
+	transport, encryption := task.Transport, cluster.EncryptionOff
+	if transport == benchTLS {
+		transport, encryption = cluster.TransportTCP, cluster.EncryptionOn
+	}
 	results, err := cluster.Launch(ctx, cluster.Config{
-		Ranks: task.Ranks, Transport: task.Transport,
+		Ranks: task.Ranks, Transport: transport, TLS: encryption,
 		Command: func(int) *exec.Cmd {
 			c := exec.Command(self)
 			c.Env = append(os.Environ(), envBenchComm+"="+string(text))

@@ -91,7 +91,7 @@ func (t benchTask) run(w *cluster.Worker) (times benchTimes, err error) {
 	if times.Copy, err = repeat(ctx, g, t.Seconds/2, func() error { copy(dst, buf); return nil }); err != nil {
 		return times, err
 	}
-	if t.Transport == "tcp" && t.Ranks == 2 {
+	if (t.Transport == cluster.TransportTCP || t.Transport == benchTLS) && t.Ranks == 2 {
 		times.Raw, err = rawExchange(ctx, g, t.Seconds/2, comm.Bytes32(buf), comm.Bytes32(dst))
 	}
 	return times, err

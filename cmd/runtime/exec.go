@@ -27,6 +27,7 @@ type execOptions struct {
 	listen    string
 	transport string
 	hosts     []string
+	tls       string
 	quiet     bool
 }
 
@@ -59,6 +60,7 @@ of --run-dir, or of the newest run of this recipe, to the same weights as if not
 	f.StringVar(&o.listen, "listen", "", "where the ranks listen for each other: tcp:`host:port`, rank r at port + r, port 0 for any (default: Unix sockets)")
 	f.StringVar(&o.transport, "transport", os.Getenv("STARLING_TRANSPORT"), "how the ranks move data: auto, shm (memory shared by the ranks of a machine), unix or tcp (default: $STARLING_TRANSPORT, else auto)")
 	f.StringSliceVar(&o.hosts, "hosts", nil, "`name` of each rank's host, separated by commas, to rehearse several hosts on one (default: all ranks on this one)")
+	f.StringVar(&o.tls, "tls", "", "on or off: encrypt TCP between the ranks (default: on unless they listen at the loopback)")
 	f.BoolVarP(&o.quiet, "quiet", "q", false, "show no progress, only the result")
 	help := c.HelpFunc()
 	c.SetHelpFunc(func(c *cobra.Command, args []string) {
@@ -102,8 +104,8 @@ func execute(ctx context.Context, path string, o execOptions, started time.Time,
 	if err != nil {
 		return err
 	}
-	if err := (cluster.Config{Ranks: spec.Mesh.Data, Listen: o.listen, Transport: o.transport, Hosts: o.hosts}).Validate(); err != nil {
-		return &exitError{2, fmt.Errorf("--listen, --transport, --hosts: %w", err)}
+	if err := (cluster.Config{Ranks: spec.Mesh.Data, Listen: o.listen, Transport: o.transport, TLS: o.tls, Hosts: o.hosts}).Validate(); err != nil {
+		return &exitError{2, fmt.Errorf("--listen, --transport, --tls, --hosts: %w", err)}
 	}
 	dir, err := runFolder(spec, path, &o)
 	if err != nil {
@@ -118,7 +120,7 @@ func execute(ctx context.Context, path string, o execOptions, started time.Time,
 	}
 	show := newDisplay(stderr, file, o.quiet)
 	defer show.close()
-	job := job{Recipe: path, Set: o.set, RunDir: dir, Resume: o.resume, Digest: digest, Threads: o.threads, World: spec.Mesh.Data, StartedUnixNano: started.UnixNano(), Timeout: spec.Mesh.TimeoutSec, Listen: o.listen, Transport: o.transport, Hosts: o.hosts}
+	job := job{Recipe: path, Set: o.set, RunDir: dir, Resume: o.resume, Digest: digest, Threads: o.threads, World: spec.Mesh.Data, StartedUnixNano: started.UnixNano(), Timeout: spec.Mesh.TimeoutSec, Listen: o.listen, Transport: o.transport, TLS: o.tls, Hosts: o.hosts}
 	show.event(train.Event{Kind: train.EventNote, Text: fmt.Sprintf("%s: %d rank%s, run folder %s", spec.Name, job.World, plural(job.World), dir)})
 	result, err := launch(ctx, job, spec, o.inProcess, show)
 	show.close()

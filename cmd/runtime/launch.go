@@ -33,6 +33,7 @@ type job struct {
 	StepsOnly       int     // if not 0, so many steps and nothing else: a benchmark
 	Transport       string  // see cluster.Config
 	Hosts           []string
+	TLS             string
 }
 
 // checkpointTimeout bounds how much longer one rank's disk may take than another's to write its part of a checkpoint.
@@ -55,6 +56,7 @@ func launch(ctx context.Context, j job, spec *train.Spec, inProcess bool, show *
 		Listen:    j.Listen,
 		Transport: j.Transport,
 		Hosts:     j.Hosts,
+		TLS:       j.TLS,
 		OnEvent: func(rank int, b []byte) {
 			var e train.Event
 			if json.Unmarshal(b, &e) == nil {
