@@ -107,7 +107,7 @@ func benchStep(ctx context.Context, path string, o stepOptions, started time.Tim
 		}
 		defer pprof.StopCPUProfile()
 	}
-	res, err := launch(ctx, j, spec, false, quiet)
+	res, err := launch(ctx, j, spec, &printer{}, false, quiet)
 	if err != nil {
 		return nil, err
 	}
@@ -125,7 +125,7 @@ func benchStep(ctx context.Context, path string, o stepOptions, started time.Tim
 		Recipe: spec.Name, Set: o.set, Ranks: res.Ranks, Threads: res.Threads, Kernels: res.Kernels, Steps: len(seconds), Targets: targets,
 		MedianMS: round(mid*1e3, 2), BestMS: round(best*1e3, 2), PerSecond: round(targets/mid, 1), Best: round(targets/best, 1), FirstStepS: round(res.FirstStepS, 3),
 		PeakRSSMB: round(float64(res.PeakRSS)/(1<<20), 1), PlannedMB: round(float64(res.PlannedPeak)/(1<<20), 1), Parameters: res.Parameters,
-		TrainLoss: res.TrainLoss, WeightSHA256: res.WeightsSHA256,
+		TrainLoss: float64(res.TrainLoss), WeightSHA256: res.WeightsSHA256,
 	}, nil
 }
 

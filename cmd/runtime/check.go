@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -68,7 +69,7 @@ func newPlan() *cobra.Command {
 
 // inspect loads a recipe, looks for its data, and plans every rank.
 func inspect(ctx context.Context, path string, set []string) (*train.Spec, []*plan.Plan, error) {
-	spec, err := recipe.Load(path, recipe.Options{Set: set})
+	spec, err := recipe.Load(path, recipe.Options{Set: set, Print: func(text string) { fmt.Fprintln(os.Stderr, text) }})
 	if err != nil {
 		return nil, nil, err
 	}

@@ -61,7 +61,7 @@ func TestUsageErrors(t *testing.T) {
 		{[]string{"exec", recipe, "--set", "ranks=5"}, 1, "too few for 5 data ranks"},
 		{[]string{"exec", recipe, "--run-dir", filepath.Join(t.TempDir(), "none"), "--resume"}, 1, "there is no run in"},
 		{[]string{"plan", recipe, "--dump", "everything"}, 2, "everything"},
-		{[]string{"sample", recipe, "--run-dir", t.TempDir()}, 1, "declares no sample"},
+		{[]string{"sample", recipe, "--run-dir", t.TempDir()}, 1, "there is no run in"},
 		{[]string{"reference", "xyzzy"}, 1, "nothing in the recipe language"},
 	} {
 		p := start(t, c.args...)

@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -16,6 +18,9 @@ import (
 	"starling/core/recipe"
 	"starling/core/train"
 )
+
+// stopSignals ask for a graceful end; SIGHUP comes when the terminal or the connection goes away.
+var stopSignals = []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP}
 
 // execOptions are the flags of exec.
 type execOptions struct {
@@ -93,12 +98,23 @@ func printParams(w io.Writer, path string) {
 
 // execute trains, from the recipe's path to the table of results.
 func execute(ctx context.Context, path string, o execOptions, started time.Time, stdout io.Writer, stderr *os.File) error {
-	spec, err := recipe.Load(path, recipe.Options{Set: o.set})
+	stop, release := stopOnSignals()
+	defer release()
+	var own *runRecord
+	if o.resume {
+		var err error
+		if o.runDir, own, err = oldFolder(path, o.runDir); err != nil {
+			return fmt.Errorf("--resume: %w", err)
+		}
+		o.set = mergeSets(own.Set, o.set)
+	}
+	printed := &printer{}
+	spec, err := recipe.Load(path, recipe.Options{Set: o.set, Print: printed.print})
 	if err != nil {
 		return err
 	}
-	if o.threads < 0 {
-		return &exitError{2, fmt.Errorf("--threads %d: must be at least 1", o.threads)}
+	if o.threads < 0 || o.threads > 1024 {
+		return &exitError{2, fmt.Errorf("--threads %d: must lie between 1 and 1024, or be 0 for the default", o.threads)}
 	}
 	digest, err := recipe.Digest(spec)
 	if err != nil {
@@ -107,12 +123,24 @@ func execute(ctx context.Context, path string, o execOptions, started time.Time,
 	if err := (cluster.Config{Ranks: spec.Mesh.Data, Listen: o.listen, Transport: o.transport, TLS: o.tls, Hosts: o.hosts}).Validate(); err != nil {
 		return &exitError{2, fmt.Errorf("--listen, --transport, --tls, --hosts: %w", err)}
 	}
-	dir, err := runFolder(spec, path, &o)
+	dir := o.runDir
+	if own == nil {
+		if dir, err = newFolder(path, o.runDir); err != nil {
+			return err
+		}
+	} else if own.Digest != digest {
+		return fmt.Errorf("--resume: the run in %s is of another recipe or other parameters (digest %.12s, now %.12s); only placement (ranks, threads, buckets) may differ; "+
+			"run.json and recipe.star there say what it was", dir, own.Digest, digest)
+	}
+	unlock, err := lockFolder(dir)
 	if err != nil {
 		return err
 	}
-	if err := writeRun(dir, spec, digest, o); err != nil {
-		return err
+	defer unlock()
+	if own == nil {
+		if err := writeRun(dir, spec, digest, o); err != nil {
+			return err
+		}
 	}
 	file, err := os.OpenFile(filepath.Join(dir, "log.jsonl"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
@@ -120,29 +148,76 @@ func execute(ctx context.Context, path string, o execOptions, started time.Time,
 	}
 	show := newDisplay(stderr, file, o.quiet)
 	defer show.close()
-	job := job{Recipe: path, Set: o.set, RunDir: dir, Resume: o.resume, Digest: digest, Threads: o.threads, World: spec.Mesh.Data, StartedUnixNano: started.UnixNano(), Timeout: spec.Mesh.TimeoutSec, Listen: o.listen, Transport: o.transport, TLS: o.tls, Hosts: o.hosts}
+	job := job{Recipe: path, Set: o.set, RunDir: dir, Resume: o.resume, Digest: digest, Threads: o.threads, World: spec.Mesh.Data, StartedUnixNano: started.UnixNano(), Timeout: spec.Mesh.TimeoutSec, Listen: o.listen, Transport: o.transport, TLS: o.tls, Hosts: o.hosts, stop: stop}
 	show.event(train.Event{Kind: train.EventNote, Text: fmt.Sprintf("%s: %d rank%s, run folder %s", spec.Name, job.World, plural(job.World), dir)})
-	result, err := launch(ctx, job, spec, o.inProcess, show)
+	result, err := launch(ctx, job, spec, printed, o.inProcess, show)
 	show.close()
 	switch {
-	case errors.Is(err, train.ErrInterrupted):
-		return &exitError{130, fmt.Errorf("interrupted; go on with: runtime exec %s%s --run-dir %s --resume", path, setFlags(o.set), dir)}
+	case (errors.Is(err, train.ErrInterrupted) || errors.Is(err, cluster.ErrStopped)) && resumable(dir):
+		return &exitError{130, fmt.Errorf("interrupted; go on with: runtime exec %s%s --run-dir %s --resume", quoted(path), o.placement(), quoted(dir))}
+	case errors.Is(err, train.ErrInterrupted) || errors.Is(err, cluster.ErrStopped):
+		return &exitError{130, errors.New("interrupted before there was a checkpoint; nothing of the run is kept but its log")}
 	case err != nil:
 		return fmt.Errorf("%w\n(the run's log is in %s)", err, dir)
 	}
-	if err := result.Write(dir); err != nil {
-		return err
+	if _, err := io.WriteString(stdout, resultTable(result, dir)); err != nil {
+		err = fmt.Errorf("writing the result: %w", err)
+		return errors.Join(err, result.Write(dir))
 	}
-	_, err = io.WriteString(stdout, resultTable(result, dir))
-	return err
+	return result.Write(dir)
 }
 
+// stopOnSignals answers the first signal that asks for an end by closing stop, from now on: cluster listens for signals only
+// once ranks are there, and hears of earlier ones by stop.
+func stopOnSignals() (stop <-chan struct{}, release func()) {
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, stopSignals...)
+	asked, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		select {
+		case <-signals:
+			close(asked)
+		case <-done:
+		}
+	}()
+	return asked, func() {
+		signal.Stop(signals)
+		close(done)
+	}
+}
+
+// placement repeats the flags that a resumed run wants again. Params are in the run's record.
+func (o execOptions) placement() string {
+	var b strings.Builder
+	if o.threads > 0 {
+		fmt.Fprintf(&b, " --threads %d", o.threads)
+	}
+	if o.inProcess {
+		b.WriteString(" --in-process")
+	}
+	if o.listen != "" {
+		fmt.Fprintf(&b, " --listen %s", quoted(o.listen))
+	}
+	return b.String()
+}
+
+// setFlags repeats --set flags.
 func setFlags(set []string) string {
 	s := ""
 	for _, v := range set {
-		s += " --set " + v
+		s += " --set " + quoted(v)
 	}
 	return s
+}
+
+// quoted is a word as a shell takes it.
+func quoted(s string) string {
+	if s != "" && !strings.ContainsFunc(s, func(r rune) bool {
+		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("-_./=:,+@%", r))
+	}) {
+		return s
+	}
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }
 
 func plural(n int) string {

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"sync"
 	"time"
 
 	"starling/core/cluster"
@@ -34,6 +35,8 @@ type job struct {
 	Transport       string  // see cluster.Config
 	Hosts           []string
 	TLS             string
+
+	stop <-chan struct{} // asks for a graceful end before the ranks are there
 }
 
 // checkpointTimeout bounds how much longer one rank's disk may take than another's to write its part of a checkpoint.
@@ -49,14 +52,17 @@ type report struct {
 	Interrupted bool          `json:"interrupted,omitempty"`
 }
 
-// launch runs the ranks of a job: one in this process, several as worker processes or as goroutines.
-func launch(ctx context.Context, j job, spec *train.Spec, inProcess bool, show *display) (*train.Result, error) {
+// launch runs the ranks of a job: one in this process, several as worker processes or as goroutines. What the spec's recipe prints
+// goes through printed.
+func launch(ctx context.Context, j job, spec *train.Spec, printed *printer, inProcess bool, show *display) (*train.Result, error) {
 	cfg := cluster.Config{
 		Ranks:     j.World,
 		Listen:    j.Listen,
 		Transport: j.Transport,
 		Hosts:     j.Hosts,
 		TLS:       j.TLS,
+		Signals:   stopSignals,
+		Stop:      j.stop,
 		OnEvent: func(rank int, b []byte) {
 			var e train.Event
 			if json.Unmarshal(b, &e) == nil {
@@ -75,15 +81,14 @@ func launch(ctx context.Context, j job, spec *train.Spec, inProcess bool, show *
 	if inProcess || j.World == 1 {
 		makeRoom(j.World * j.Threads)
 		results, err = cluster.InProcess(ctx, cfg, func(ctx context.Context, w *cluster.Worker) error {
-			own := spec
-			if w.Rank() > 0 { // hooks and traces are of one interpreter each: every rank needs its own
-				var err error
-				if own, err = recipe.Load(j.Recipe, recipe.Options{Set: j.Set}); err != nil {
-					return err
-				}
-				j.bare(own)
+			if w.Rank() == 0 {
+				return runRank(ctx, w, j, spec, printed)
 			}
-			return runRank(ctx, w, j, own)
+			own, _, err := loadForRank(j, nil) // hooks and traces are of one interpreter each
+			if err != nil {
+				return err
+			}
+			return runRank(ctx, w, j, own, &printer{})
 		})
 	} else {
 		text, jerr := json.Marshal(j)
@@ -106,6 +111,10 @@ func launch(ctx context.Context, j job, spec *train.Spec, inProcess bool, show *
 		defer logs.Close()
 		cfg.Stdout, cfg.Stderr = logs, logs
 		results, err = cluster.Launch(ctx, cfg)
+	}
+	var failed *cluster.RankError
+	if j.World == 1 && errors.As(err, &failed) && failed.Err != nil {
+		err = failed.Err // there are no ranks to tell apart
 	}
 	if err != nil {
 		return nil, err
@@ -143,19 +152,21 @@ func workerMain() int {
 		if err := json.Unmarshal([]byte(os.Getenv(envJob)), &j); err != nil {
 			return fmt.Errorf("%s: %w", envJob, err)
 		}
-		w, err := cluster.Join(context.Background(), cluster.JoinConfig{Digest: j.Digest, Class: arithmeticClass()})
-		if err != nil {
+		if err := os.Unsetenv(envJob); err != nil { // for nobody else: plugins inherit the environment
 			return err
 		}
 		makeRoom(j.Threads)
-		if err := func() error {
-			spec, err := recipe.Load(j.Recipe, recipe.Options{Set: j.Set, Print: func(string) {}})
-			if err != nil {
-				return err
-			}
-			j.bare(spec)
-			return runRank(w.Context(), w, j, spec)
-		}(); err != nil {
+		// Before the ranks meet, so that they compare what each of them will compute.
+		p := &printer{}
+		spec, digest, err := loadForRank(j, p.print)
+		w, joinErr := cluster.Join(context.Background(), cluster.JoinConfig{Digest: digest, Class: arithmeticClass()})
+		switch {
+		case joinErr != nil:
+			return joinErr
+		case err != nil:
+			return w.Fail(err)
+		}
+		if err := runRank(w.Context(), w, j, spec, p); err != nil {
 			return w.Fail(err)
 		}
 		return nil
@@ -165,6 +176,48 @@ func workerMain() int {
 		return 1
 	}
 	return 0
+}
+
+// loadForRank loads the recipe and says what it computes, which must be what the launcher saw.
+func loadForRank(j job, print func(string)) (*train.Spec, string, error) {
+	spec, err := recipe.Load(j.Recipe, recipe.Options{Set: j.Set, Print: print})
+	if err != nil {
+		return nil, j.Digest, err
+	}
+	j.bare(spec)
+	digest, err := recipe.Digest(spec)
+	if err == nil && digest != j.Digest {
+		err = fmt.Errorf("%s has changed since the run was started", j.Recipe)
+	}
+	return spec, j.Digest, err
+}
+
+// printer passes on what a recipe prints: kept until there is somewhere to send it.
+type printer struct {
+	mu   sync.Mutex
+	kept []string
+	to   func(string)
+}
+
+func (p *printer) print(text string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.to == nil {
+		p.kept = append(p.kept, text)
+		return
+	}
+	p.to(text)
+}
+
+// send passes on what was printed so far, and from now on.
+func (p *printer) send(to func(string)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.to = to
+	for _, text := range p.kept {
+		to(text)
+	}
+	p.kept = nil
 }
 
 // arithmeticClass names what else decides a run's bits. In fp32 every kernel set gives the same ones.
@@ -177,7 +230,7 @@ func makeRoom(compute int) {
 }
 
 // runRank trains one rank and reports its result.
-func runRank(ctx context.Context, w *cluster.Worker, j job, spec *train.Spec) error {
+func runRank(ctx context.Context, w *cluster.Worker, j job, spec *train.Spec, printed *printer) error {
 	dev, err := cpu.Open(cpu.Config{Threads: j.Threads, Ranks: j.World})
 	if err != nil {
 		return err
@@ -189,9 +242,15 @@ func runRank(ctx context.Context, w *cluster.Worker, j job, spec *train.Spec) er
 			_ = w.Event(b) // a lost connection to the launcher ends the rank by itself
 		}
 	}
+	printed.send(func(text string) {
+		if w.Rank() == 0 { // every rank prints the same
+			observe(train.Event{Kind: train.EventNote, Text: text})
+		}
+	})
 	env := train.Env{
 		Rank: w.Rank(), World: j.World, Device: dev, Threads: dev.Threads(), RunDir: j.RunDir, Resume: j.Resume, Digest: j.Digest,
 		Started: time.Unix(0, j.StartedUnixNano), Stop: w.StopRequested(), Observe: observe, Status: w.Status,
+		Quiesce: func(err error) { _ = w.Fail(err) },
 	}
 	if j.World > 1 {
 		if w.Rank() == 0 {
@@ -204,7 +263,13 @@ func runRank(ctx context.Context, w *cluster.Worker, j job, spec *train.Spec) er
 		recorder := comm.NewRecorder()
 		env.Group, err = comm.NewGroup(w.Transport(), "data", ranks, comm.Options{
 			Timeout: time.Duration(j.Timeout * float64(time.Second)), Recorder: recorder,
-			OnStall: func(error) { saveStall(j.RunDir, w.Rank(), recorder) },
+			OnStall: func(err error) {
+				var stall *comm.StallError
+				var mismatch *comm.MismatchError
+				if errors.As(err, &stall) || errors.As(err, &mismatch) { // other ends explain themselves
+					saveStall(j.RunDir, w.Rank(), recorder)
+				}
+			},
 		})
 		if err != nil {
 			return err

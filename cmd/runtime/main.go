@@ -14,6 +14,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/signal"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -21,6 +23,7 @@ import (
 
 func main() {
 	started := time.Now()
+	signal.Ignore(syscall.SIGPIPE) // a reader that goes away must not take a run with it
 	if isReference() {
 		serveReference()
 	}

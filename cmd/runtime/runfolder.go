@@ -2,48 +2,67 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
+	"strings"
 	"time"
 
+	"starling/core/checkpoint"
 	"starling/core/train"
 )
 
 // runRecord is run.json: what was run, with every parameter resolved.
 type runRecord struct {
 	Recipe  string        `json:"recipe"`
-	Params  []train.Param `json:"params"`
+	Params  []recordParam `json:"params"`
 	Ranks   int           `json:"ranks"`
 	Threads int           `json:"threads,omitempty"`
 	Digest  string        `json:"recipe_digest"`
 	Started time.Time     `json:"started"`
 	Version string        `json:"version"`
-	Args    []string      `json:"set,omitempty"`
+	Set     []string      `json:"set,omitempty"`
 }
 
-// runFolder decides the folder of a run: a new one, the one named, or for a resume without a name the newest
-// of this recipe.
-func runFolder(spec *train.Spec, path string, o *execOptions) (string, error) {
-	if o.runDir != "" {
-		if o.resume {
-			if _, err := os.Stat(o.runDir); err != nil {
-				return "", fmt.Errorf("--resume: there is no run in %s: %w", o.runDir, err)
-			}
-			return o.runDir, nil
+// recordParam is a param with its value as text, which holds every float.
+type recordParam struct {
+	Name  string `json:"name"`
+	Value string `json:"value"`
+	Help  string `json:"help,omitempty"`
+}
+
+// recordFile is the name of a run's record in its folder.
+const recordFile = "run.json"
+
+// runsFolder is where runs without --run-dir go.
+const runsFolder = "runs"
+
+// recipeName is the name of a recipe's runs.
+func recipeName(path string) string {
+	return strings.TrimSuffix(filepath.Base(path), ".star")
+}
+
+// newFolder makes the folder of a new run: the one named, or runs/<recipe>-<time>.
+func newFolder(path, dir string) (string, error) {
+	if dir != "" {
+		if _, err := os.Stat(filepath.Join(dir, recordFile)); err == nil {
+			return "", fmt.Errorf("--run-dir %s already holds a run; add --resume to go on with it, or name another folder", dir)
 		}
-		if _, err := os.Stat(filepath.Join(o.runDir, "run.json")); err == nil {
-			return "", fmt.Errorf("--run-dir %s already holds a run; add --resume to go on with it, or name another folder", o.runDir)
+		entries, err := os.ReadDir(dir)
+		if err == nil && len(entries) > 0 && !lockOnly(entries) {
+			return "", fmt.Errorf("--run-dir %s is not empty and holds no run; name another folder", dir)
 		}
-		return o.runDir, os.MkdirAll(o.runDir, 0o755)
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return "", fmt.Errorf("--run-dir: %w", err)
+		}
+		return dir, nil
 	}
-	if o.resume {
-		return newestRun(spec.Name)
-	}
-	if err := os.MkdirAll("runs", 0o755); err != nil {
+	if err := os.MkdirAll(runsFolder, 0o755); err != nil {
 		return "", fmt.Errorf("run folder: %w; name another with --run-dir", err)
 	}
-	base := filepath.Join("runs", spec.Name+"-"+time.Now().Format("20060102-150405"))
+	base := filepath.Join(runsFolder, recipeName(path)+"-"+time.Now().Format("20060102-150405"))
 	for i := 1; ; i++ {
 		dir := base
 		if i > 1 {
@@ -57,28 +76,77 @@ func runFolder(spec *train.Spec, path string, o *execOptions) (string, error) {
 	}
 }
 
-// newestRun finds the newest run folder of a recipe; the time in the name orders them.
-func newestRun(name string) (string, error) {
-	dirs, err := filepath.Glob(filepath.Join("runs", name+"-[0-9]*"))
-	if err != nil {
+func lockOnly(entries []os.DirEntry) bool {
+	return len(entries) == 1 && entries[0].Name() == lockFile
+}
+
+// oldFolder finds the run to go on with: the one named, or the newest of the recipe.
+func oldFolder(path, dir string) (string, *runRecord, error) {
+	if dir == "" {
+		var err error
+		if dir, err = newestRun(path); err != nil {
+			return "", nil, err
+		}
+	}
+	r, err := readRun(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return "", nil, fmt.Errorf("there is no run in %s: %w", dir, err)
+	}
+	return dir, r, err
+}
+
+// newestRun finds the newest run of a recipe in the folder runs, by the time in its name.
+func newestRun(path string) (string, error) {
+	name := recipeName(path)
+	form := regexp.MustCompile("^" + regexp.QuoteMeta(name) + `-(\d{8}-\d{6}(-\d+)?)$`)
+	entries, err := os.ReadDir(runsFolder)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return "", err
 	}
-	newest, at := "", time.Time{}
-	for _, d := range dirs {
-		info, err := os.Stat(filepath.Join(d, "run.json"))
-		if err == nil && (newest == "" || info.ModTime().After(at)) {
-			newest, at = d, info.ModTime()
+	newest, at, saved := "", "", false
+	for _, e := range entries {
+		m := form.FindStringSubmatch(e.Name())
+		if m == nil {
+			continue
+		}
+		dir := filepath.Join(runsFolder, e.Name())
+		if _, err := os.Stat(filepath.Join(dir, recordFile)); err != nil {
+			continue
+		}
+		// One that got as far as a checkpoint counts before a newer one that did not.
+		if has := resumable(dir); has && !saved || has == saved && m[1] > at {
+			newest, at, saved = dir, m[1], has
 		}
 	}
 	if newest == "" {
-		return "", fmt.Errorf("--resume: there is no run of %s in the folder runs; name one with --run-dir", name)
+		return "", fmt.Errorf("there is no run of %s in the folder %s; name one with --run-dir", name, runsFolder)
 	}
 	return newest, nil
 }
 
+// mergeSets puts new values of params over a run's own.
+func mergeSets(own, over []string) []string {
+	var out []string
+	for _, s := range own {
+		name, _, _ := strings.Cut(s, "=")
+		replaced := false
+		for _, o := range over {
+			n, _, _ := strings.Cut(o, "=")
+			replaced = replaced || n == name
+		}
+		if !replaced {
+			out = append(out, s)
+		}
+	}
+	return append(out, over...)
+}
+
 // writeRun records what is run: run.json and a copy of the recipe.
 func writeRun(dir string, spec *train.Spec, digest string, o execOptions) error {
-	r := runRecord{spec.Recipe, spec.Params, spec.Mesh.Data, o.threads, digest, time.Now(), version, o.set}
+	r := runRecord{Recipe: spec.Recipe, Ranks: spec.Mesh.Data, Threads: o.threads, Digest: digest, Started: time.Now(), Version: version, Set: o.set}
+	for _, p := range spec.Params {
+		r.Params = append(r.Params, recordParam{p.Name, fmt.Sprint(p.Value), p.Help})
+	}
 	b, err := json.MarshalIndent(r, "", "  ")
 	if err != nil {
 		return fmt.Errorf("run record: %w", err)
@@ -87,23 +155,35 @@ func writeRun(dir string, spec *train.Spec, digest string, o execOptions) error 
 	if err != nil {
 		return fmt.Errorf("recipe: %w", err)
 	}
-	for name, content := range map[string][]byte{"run.json": append(b, '\n'), "recipe.star": source} {
-		if err := os.WriteFile(filepath.Join(dir, name), content, 0o644); err != nil {
-			return fmt.Errorf("run folder: %w", err)
-		}
+	if err := os.WriteFile(filepath.Join(dir, "recipe.star"), source, 0o644); err != nil {
+		return fmt.Errorf("run folder: %w", err)
+	}
+	// The record comes last: with it the folder holds a run.
+	tmp := filepath.Join(dir, recordFile+".tmp")
+	if err := os.WriteFile(tmp, append(b, '\n'), 0o644); err != nil {
+		return fmt.Errorf("run folder: %w", err)
+	}
+	if err := os.Rename(tmp, filepath.Join(dir, recordFile)); err != nil {
+		return fmt.Errorf("run folder: %w", err)
 	}
 	return nil
 }
 
 // readRun reads the record of a run folder.
 func readRun(dir string) (*runRecord, error) {
-	b, err := os.ReadFile(filepath.Join(dir, "run.json"))
+	b, err := os.ReadFile(filepath.Join(dir, recordFile))
 	if err != nil {
-		return nil, fmt.Errorf("%s is no run folder: %w", dir, err)
+		return nil, err
 	}
 	var r runRecord
 	if err := json.Unmarshal(b, &r); err != nil {
-		return nil, fmt.Errorf("%s: %w", filepath.Join(dir, "run.json"), err)
+		return nil, fmt.Errorf("%s: %w", filepath.Join(dir, recordFile), err)
 	}
 	return &r, nil
+}
+
+// resumable reports whether a run folder holds a checkpoint.
+func resumable(dir string) bool {
+	entries, err := checkpoint.List(filepath.Join(dir, train.CheckpointFolder))
+	return err == nil && len(entries) > 0
 }

@@ -29,21 +29,13 @@ declare a sample, which says what the model and its tokenizer are.`,
 		Example: `  runtime sample recipes/quickstart.star --prompt "func Test" --tokens 400`,
 		Args:    oneRecipe,
 		RunE: func(c *cobra.Command, args []string) error {
-			spec, err := recipe.Load(args[0], recipe.Options{Set: set})
+			dir, own, err := oldFolder(args[0], dir)
+			if err != nil {
+				return fmt.Errorf("%w (sample reads a run's checkpoint)", err)
+			}
+			spec, err := recipe.Load(args[0], recipe.Options{Set: mergeSets(own.Set, set)})
 			if err != nil {
 				return err
-			}
-			if dir == "" {
-				if dir, err = newestRun(spec.Name); err != nil {
-					return fmt.Errorf("%w (sample reads a run's checkpoint)", err)
-				}
-			}
-			if len(set) == 0 {
-				if r, err := readRun(dir); err == nil && len(r.Args) > 0 { // the run's own parameters
-					if spec, err = recipe.Load(args[0], recipe.Options{Set: r.Args}); err != nil {
-						return err
-					}
-				}
 			}
 			if len(spec.Samples) == 0 {
 				return fmt.Errorf("%s declares no sample; add sample = sample(model, prompt = …, tokens = …) to its train()", args[0])

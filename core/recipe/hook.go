@@ -63,6 +63,7 @@ func (s *session) hook(name string, fn starlark.Callable) train.Hook {
 			}
 		}
 		thread := s.thread(hookSteps)
+		defer watch(thread)()
 		v, err := starlark.Call(thread, fn, starlark.Tuple{arg}, nil)
 		if err != nil {
 			return train.Action{}, s.explain(err, "")

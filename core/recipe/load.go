@@ -209,7 +209,16 @@ func (s *session) openLibrary(thread *starlark.Thread, file string) (starlark.St
 
 // read returns the text of a file of the recipe's folder. Paths and symbolic links that leave it are refused.
 func (s *session) read(name string) (string, error) {
-	f, err := s.root.Open(filepath.FromSlash(name))
+	name = filepath.FromSlash(name)
+	// Looked at before it is opened: opening a pipe waits for whoever writes to it.
+	info, err := s.root.Stat(name)
+	if err == nil && !info.Mode().IsRegular() {
+		return "", fmt.Errorf("it is no regular file")
+	}
+	var f *os.File
+	if err == nil {
+		f, err = s.root.Open(name)
+	}
 	if err != nil {
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
@@ -220,11 +229,6 @@ func (s *session) read(name string) (string, error) {
 		return "", err
 	}
 	defer f.Close()
-	if info, err := f.Stat(); err != nil {
-		return "", err
-	} else if !info.Mode().IsRegular() {
-		return "", fmt.Errorf("it is no regular file")
-	}
 	text, err := io.ReadAll(io.LimitReader(f, maxFileBytes+1))
 	if err != nil {
 		return "", err

@@ -3,6 +3,7 @@ package recipe
 import (
 	"math"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"go.starlark.net/starlark"
@@ -12,6 +13,9 @@ import (
 	"starling/core/optim"
 	"starling/core/train"
 )
+
+// reservedMetrics are the names of figures that every run has, in the log and in what hooks see.
+var reservedMetrics = []string{"epoch", "epoch_loss", "eval_loss", "grad_norm", "kind", "loss", "loss_scale", "lr", "skipped", "step", "tokens", "tokens_per_s"}
 
 // frameDeclarations are the predeclared functions that stand in no namespace.
 func frameDeclarations() []declaration {
@@ -172,8 +176,11 @@ func makeEvaluate(c *call) (starlark.Value, error) {
 	names := []string{"loss"}
 	for _, kv := range m.Items() {
 		name, ok := starlark.AsString(kv[0])
-		if !ok || name == "" || name == "loss" || strings.ContainsAny(name, " .=\n") {
-			return nil, c.bad("metrics", "metrics: the name %v must be a string without spaces and dots, other than \"loss\"", kv[0])
+		if !ok || name == "" || strings.ContainsAny(name, " .=\n") {
+			return nil, c.bad("metrics", "metrics: the name %v must be a string without spaces and dots", kv[0])
+		}
+		if slices.Contains(reservedMetrics, name) {
+			return nil, c.bad("metrics", "metrics: %q is a figure that every run has; choose another name (taken are %s)", name, strings.Join(reservedMetrics, ", "))
 		}
 		fn, ok := kv[1].(starlark.Callable)
 		if !ok {

@@ -270,15 +270,19 @@ func (e *engine) finishStep(ctx context.Context, in stepIn) (stepOut, error) {
 		return out, err
 	}
 	out.loss = ratio(out.lossSum, out.weight)
-	if out.weight == 0 { // nothing in this batch counts: parameters and optimizer stay
+	switch {
+	case out.weight == 0: // nothing in this batch counts: parameters and optimizer stay
 		return out, e.collect.wait(ctx)
+	case !(out.weight > 0) || math.IsInf(out.weight, 0):
+		return out, e.spec.errorf("train", "step %d: the weight of the loss is %v; a weight counts what the loss sums over, so it must be a finite number of at least 0", in.step, out.weight)
 	}
 	if err := e.norm.Run(&device.Env{LastInLane: true, LastOnRank: true, Comm: e.collect}); err != nil {
 		return out, err
 	}
 	out.trace = e.trace
-	// The backward pass averaged over the nominal weight; correct to the exact one, and undo the loss's scale.
-	scale := e.nominal / out.weight / in.scale
+	// The backward pass was seeded with the loss's scale over the nominal weight; correct to the exact average. (The conversions
+	// keep compilers from fusing a product with a sum, which would give other bits on some architectures.)
+	scale := 1 / float64(float64(e.seed[0])*out.weight)
 	sum, bad, err := e.squaredNorm(ctx)
 	if err != nil {
 		return out, err
@@ -287,7 +291,7 @@ func (e *engine) finishStep(ctx context.Context, in stepIn) (stepOut, error) {
 		out.overflow = bad
 		return out, nil
 	}
-	out.norm = scale * math.Sqrt(sum)
+	out.norm = float64(scale * math.Sqrt(sum))
 	if c := e.spec.ClipNorm; c > 0 {
 		if k := c / (out.norm + 1e-6); k < 1 {
 			scale *= k
@@ -376,7 +380,7 @@ func notFinite(step int, p *plan.Param, scale float64) error {
 	if p.Pos.File != "" {
 		where += " (" + p.Pos.String() + ")"
 	}
-	advice := "Lower the learning rate, clip the gradient (clip_norm), or look for a division or logarithm of 0 in the loss"
+	advice := "Lower the learning rate, clip the gradient (clip_norm), look for a division or logarithm of 0 in the loss, or for a target that is none of the classes"
 	if scale != 1 {
 		advice = fmt.Sprintf("The loss scale is %v and cannot go down any further. ", scale) + advice
 	}

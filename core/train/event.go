@@ -36,45 +36,56 @@ const (
 // Observer receives events. It must not block for long: the training loop calls it.
 type Observer func(Event)
 
-// MarshalJSON writes values that JSON cannot hold (NaN and infinities) as strings.
+// Figure is a number that may be NaN or infinite, which JSON's cannot: those are written as strings.
+type Figure float64
+
+// MarshalJSON writes "NaN", "Infinity" and "-Infinity" where there is no number.
+func (f Figure) MarshalJSON() ([]byte, error) {
+	v := float64(f)
+	switch {
+	case math.IsNaN(v):
+		return []byte(`"NaN"`), nil
+	case math.IsInf(v, 1):
+		return []byte(`"Infinity"`), nil
+	case math.IsInf(v, -1):
+		return []byte(`"-Infinity"`), nil
+	}
+	return json.Marshal(v)
+}
+
+// UnmarshalJSON reads what MarshalJSON wrote.
+func (f *Figure) UnmarshalJSON(b []byte) error {
+	switch string(b) {
+	case `"NaN"`:
+		*f = Figure(math.NaN())
+	case `"Infinity"`:
+		*f = Figure(math.Inf(1))
+	case `"-Infinity"`:
+		*f = Figure(math.Inf(-1))
+	default:
+		return json.Unmarshal(b, (*float64)(f))
+	}
+	return nil
+}
+
+// MarshalJSON writes each value as a Figure.
 func (m Metrics) MarshalJSON() ([]byte, error) {
-	out := make(map[string]any, len(m))
+	out := make(map[string]Figure, len(m))
 	for k, v := range m {
-		switch {
-		case math.IsNaN(v):
-			out[k] = "NaN"
-		case math.IsInf(v, 1):
-			out[k] = "Infinity"
-		case math.IsInf(v, -1):
-			out[k] = "-Infinity"
-		default:
-			out[k] = v
-		}
+		out[k] = Figure(v)
 	}
 	return json.Marshal(out)
 }
 
 // UnmarshalJSON reads what MarshalJSON wrote.
 func (m *Metrics) UnmarshalJSON(b []byte) error {
-	raw := map[string]any{}
-	if err := json.Unmarshal(b, &raw); err != nil {
+	var in map[string]Figure
+	if err := json.Unmarshal(b, &in); err != nil || in == nil {
 		return err
 	}
-	*m = Metrics{}
-	for k, v := range raw {
-		switch v := v.(type) {
-		case float64:
-			(*m)[k] = v
-		case string:
-			switch v {
-			case "NaN":
-				(*m)[k] = math.NaN()
-			case "Infinity":
-				(*m)[k] = math.Inf(1)
-			case "-Infinity":
-				(*m)[k] = math.Inf(-1)
-			}
-		}
+	*m = make(Metrics, len(in))
+	for k, v := range in {
+		(*m)[k] = float64(v)
 	}
 	return nil
 }

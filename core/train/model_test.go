@@ -105,7 +105,8 @@ func runOn(t testing.TB, ctx context.Context, ranks, threads int, change func(ra
 		defer dev.Close()
 		s := testSpec(t)
 		s.Mesh.Data = ranks
-		env := Env{Rank: w.Rank(), World: ranks, Device: dev, Threads: threads, Digest: "test", Observe: func(Event) {}, Status: w.Status, Stop: w.StopRequested()}
+		env := Env{Rank: w.Rank(), World: ranks, Device: dev, Threads: threads, Digest: "test", Observe: func(Event) {}, Status: w.Status, Stop: w.StopRequested(),
+			Quiesce: func(err error) { _ = w.Fail(err) }}
 		if ranks > 1 {
 			all := make([]int, ranks)
 			for i := range all {

@@ -21,8 +21,8 @@ type Result struct {
 	Threads         int      `json:"threads"`
 	Kernels         string   `json:"kernels"`
 	DataFingerprint string   `json:"data_fingerprint"`
-	TrainLoss       float64  `json:"train_loss"`
-	EvalLoss        *float64 `json:"eval_loss"`
+	TrainLoss       Figure   `json:"train_loss"`
+	EvalLoss        *Figure  `json:"eval_loss"`
 	BestEvalLoss    *float64 `json:"best_eval_loss"`
 	Eval            Metrics  `json:"eval,omitempty"`
 	Parameters      int64    `json:"parameters"`

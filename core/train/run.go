@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"starling/core/comm"
@@ -57,7 +58,7 @@ func Run(ctx context.Context, spec *Spec, env Env) (*Result, error) {
 	env.Status("reading data")
 	l := &loop{spec: spec, env: env}
 	r, err := l.run(ctx)
-	if err != nil && !errors.Is(err, ErrInterrupted) && env.World > 1 {
+	if err != nil && !errors.Is(err, ErrInterrupted) && env.Quiesce != nil {
 		env.Quiesce(err) // collectives on their way would write into memory that is freed next
 	}
 	l.close()
@@ -104,16 +105,12 @@ func (l *loop) prepare(ctx context.Context) error {
 	t0 := time.Now()
 	s := l.spec
 	l.corpus = s.Data.Source.Corpus()
-	if err := l.load(ctx, l.corpus); err != nil {
+	stopped, err := l.loadAll(ctx)
+	if err != nil {
 		return err
 	}
-	if e := s.Evaluate; e != nil && e.Source.Corpus() != l.corpus {
-		if err := l.load(ctx, e.Source.Corpus()); err != nil {
-			return err
-		}
-	}
 	l.indexSecs = time.Since(t0).Seconds()
-	if err := l.sameData(ctx); err != nil {
+	if err := l.sameData(ctx, stopped); err != nil {
 		return err
 	}
 	train, err := s.Data.Source.Dataset()
@@ -127,6 +124,9 @@ func (l *loop) prepare(ctx context.Context) error {
 	}
 	l.total = s.Steps
 	if s.Epochs > 0 {
+		if n := l.sampler.StepsPerEpoch(); int64(s.Epochs) > maxSteps/n {
+			return s.errorf("train", "train: epochs = %d of %d steps each are more than %d steps", s.Epochs, n, int64(maxSteps))
+		}
 		l.total = s.Epochs * int(l.sampler.StepsPerEpoch())
 	}
 	l.env.Status("planning")
@@ -138,7 +138,8 @@ func (l *loop) prepare(ctx context.Context) error {
 		return s.place("optimizer", err)
 	}
 	if l.env.Rank == 0 {
-		l.env.Observe(Event{Kind: EventPlan, Text: l.engine.plan.Summary().Line()})
+		m := PlanMemory(s, l.engine.plan, l.env.Device.ScratchBytes())
+		l.env.Observe(Event{Kind: EventPlan, Text: fmt.Sprintf("%s; with data and buffers %.1f MiB on this rank", l.engine.plan.Summary().Line(), float64(m.Total())/(1<<20))})
 		for _, note := range l.engine.plan.Notes {
 			l.env.Observe(Event{Kind: EventWarning, Text: note})
 		}
@@ -184,6 +185,27 @@ func (l *loop) prepare(ctx context.Context) error {
 	return err
 }
 
+// loadAll reads the run's data. stopped says that it was given up because the run was asked to stop.
+func (l *loop) loadAll(ctx context.Context) (stopped bool, err error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	go func() {
+		select {
+		case <-l.env.Stop:
+			cancel(ErrInterrupted)
+		case <-ctx.Done():
+		}
+	}()
+	err = l.load(ctx, l.corpus)
+	if e := l.spec.Evaluate; err == nil && e != nil && e.Source.Corpus() != l.corpus {
+		err = l.load(ctx, e.Source.Corpus())
+	}
+	if err != nil && errors.Is(context.Cause(ctx), ErrInterrupted) {
+		return true, nil
+	}
+	return false, err
+}
+
 func (l *loop) load(ctx context.Context, c Corpus) error {
 	progress := func(p data.Progress) {
 		if l.env.Rank == 0 {
@@ -191,26 +213,33 @@ func (l *loop) load(ctx context.Context, c Corpus) error {
 		}
 	}
 	if err := c.Scan(ctx); err != nil {
-		return &Error{l.spec.Positions["source"], err.Error()}
+		return &Error{l.spec.Positions["data"], err.Error()}
 	}
 	if err := c.Load(ctx, progress); err != nil {
-		return &Error{l.spec.Positions["source"], err.Error()}
+		return &Error{l.spec.Positions["data"], err.Error()}
 	}
 	return nil
 }
 
 // sameData refuses ranks that read different data: each would train on its own, and nobody would notice.
-func (l *loop) sameData(ctx context.Context) error {
-	if l.env.World == 1 {
-		return nil
+func (l *loop) sameData(ctx context.Context, stopped bool) error {
+	mine := l.fingerprint()
+	if stopped {
+		mine = "" // every rank leaves here, so that none waits for one that has left
 	}
-	all, err := l.env.Group.AllGatherBytes(ctx, "data fingerprint", []byte(l.fingerprint()))
-	if err != nil {
-		return err
+	all := [][]byte{[]byte(mine)}
+	if l.env.World > 1 {
+		var err error
+		if all, err = l.env.Group.AllGatherBytes(ctx, "data fingerprint", []byte(mine)); err != nil {
+			return err
+		}
+	}
+	if slices.ContainsFunc(all, func(f []byte) bool { return len(f) == 0 }) {
+		return ErrInterrupted
 	}
 	for r, f := range all {
 		if string(f) != string(all[0]) {
-			return &Error{l.spec.Positions["source"], fmt.Sprintf("rank %d read other data than rank 0 (fingerprints %.12s and %.12s): give every rank the same files", r, f, all[0])}
+			return &Error{l.spec.Positions["data"], fmt.Sprintf("rank %d read other data than rank 0 (fingerprints %.12s and %.12s): give every rank the same files", r, f, all[0])}
 		}
 	}
 	return nil
@@ -299,8 +328,8 @@ func (l *loop) step(ctx context.Context) (m Metrics, stop bool, err error) {
 	st.Tokens += out.tokens
 	st.Seconds += now.Sub(t0).Seconds()
 	if out.overflow == nil {
-		st.TrainLoss = out.loss
-		st.EpochLoss += out.lossSum
+		st.TrainLoss = Figure(out.loss)
+		st.EpochLoss += Figure(out.lossSum)
 		st.EpochWeight += out.weight
 	}
 	if l.firstStep == 0 {
@@ -308,7 +337,7 @@ func (l *loop) step(ctx context.Context) (m Metrics, stop bool, err error) {
 	}
 	loss := out.loss
 	if math.IsNaN(loss) || math.IsInf(loss, 0) { // of a step that was not taken
-		loss = st.TrainLoss
+		loss = float64(st.TrainLoss)
 	}
 	m = Metrics{"epoch": float64(epoch), "loss": loss, "lr": in.rate, "grad_norm": out.norm, "tokens": float64(st.Tokens),
 		"tokens_per_s": float64(out.tokens) / now.Sub(t0).Seconds()}
@@ -357,7 +386,7 @@ func (l *loop) sent() int64 {
 func (l *loop) due(ctx context.Context, m Metrics, stop bool) error {
 	st := &l.state
 	if n := int(l.sampler.StepsPerEpoch()); st.Step%n == 0 {
-		mean := Metrics{"epoch": float64(st.Step/n - 1), "epoch_loss": ratio(st.EpochLoss, st.EpochWeight)}
+		mean := Metrics{"epoch": float64(st.Step/n - 1), "epoch_loss": ratio(float64(st.EpochLoss), st.EpochWeight)}
 		st.EpochLoss, st.EpochWeight = 0, 0
 		if err := l.log.write("epoch", st.Step, mean); err != nil {
 			l.env.Observe(Event{Kind: EventWarning, Text: err.Error()})
@@ -514,7 +543,8 @@ func (l *loop) finish(ctx context.Context) (*Result, error) {
 		r.Epoch = int(e)
 	}
 	if v, ok := st.Eval["eval_loss"]; ok {
-		r.EvalLoss = &v
+		loss := Figure(v)
+		r.EvalLoss = &loss
 	}
 	if st.BestStep > 0 {
 		b := st.Best

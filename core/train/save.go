@@ -28,10 +28,14 @@ type saver struct {
 func newSaver(s *Spec, env *Env, e *engine) (*saver, error) {
 	out := &saver{env: env, lastRun: -1}
 	sharded := len(e.plan.Units) > 0
-	if s.Checkpoint == nil || env.RunDir == "" || env.Rank != 0 && !sharded {
+	if env.RunDir == "" || env.Rank != 0 && !sharded {
 		return out, nil
 	}
-	cfg := checkpoint.SaverConfig{Dir: filepath.Join(env.RunDir, CheckpointFolder), Keep: s.Checkpoint.Keep}
+	// Without checkpoint(…) in the recipe a run still saves itself when it is interrupted or a hook asks for it.
+	cfg := checkpoint.SaverConfig{Dir: filepath.Join(env.RunDir, CheckpointFolder), Keep: checkpoint.DefaultKeep}
+	if s.Checkpoint != nil {
+		cfg.Keep = s.Checkpoint.Keep
+	}
 	if sharded {
 		var err error
 		if out.group, err = env.NewGroup("checkpoint"); err != nil {
@@ -140,6 +144,9 @@ func (l *loop) resume(ctx context.Context) error {
 		}
 	}
 	if l.env.World > 1 {
+		if err := l.together(ctx, "rank 0's verification of the checkpoint"); err != nil {
+			return err
+		}
 		all, err := l.env.Group.AllGatherBytes(ctx, "checkpoint to resume from", []byte(path))
 		if err != nil {
 			return err
@@ -164,6 +171,11 @@ func (l *loop) resume(ctx context.Context) error {
 		l.saver.lastRun = l.state.Step
 	}
 	if l.env.Rank == 0 {
+		if l.state.BestStep > 0 && int64(l.state.BestStep) == c.Step() { // the run may have died before it was marked
+			if err := checkpoint.MarkBest(dir, c.Step()); err != nil {
+				return err
+			}
+		}
 		l.env.Observe(Event{Kind: EventNote, Step: l.state.Step, Text: fmt.Sprintf("resumed from %s at step %d", path, l.state.Step)})
 	}
 	return nil
@@ -178,6 +190,9 @@ func (l *loop) restore(c *checkpoint.Checkpoint) error {
 	if st.Digest != l.state.Digest {
 		return fmt.Errorf("the checkpoint is of another recipe or other parameters (digest %.12s, now %.12s); "+
 			"only placement (ranks, threads, buckets) may differ. Give the run's own --set values, or start a new run", st.Digest, l.state.Digest)
+	}
+	if int64(st.Step) != c.Step() {
+		return fmt.Errorf("its trainer's state is of step %d, its tensors of step %d: it was put together from two checkpoints", st.Step, c.Step())
 	}
 	if st.Data != l.state.Data {
 		return fmt.Errorf("the training data has changed since (fingerprint %.12s, now %.12s), so the run cannot go on as it began; restore the data or start a new run", st.Data, l.state.Data)

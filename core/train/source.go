@@ -39,7 +39,7 @@ func (s *Spec) Scan(ctx context.Context) error {
 	}
 	for _, x := range sources {
 		if err := x.Corpus().Scan(ctx); err != nil {
-			return s.place("source", err)
+			return s.place("data", err)
 		}
 	}
 	return nil

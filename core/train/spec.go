@@ -160,6 +160,9 @@ func (e *Error) Error() string {
 	return e.Msg
 }
 
+// maxSteps bounds a run: more would not end in anybody's life.
+const maxSteps = 1 << 40
+
 func (s *Spec) errorf(key, format string, args ...any) error {
 	return &Error{s.Positions[key], fmt.Sprintf(format, args...)}
 }
@@ -174,6 +177,8 @@ func (s *Spec) Validate() error {
 		bad("data", "train: data is missing")
 	case d.GlobalBatch < 1 || d.MicroBatch < 1:
 		bad("data", "loader: global_batch = %d and micro_batch = %d: both must be at least 1", d.GlobalBatch, d.MicroBatch)
+	case d.GlobalBatch > 1<<24:
+		bad("data", "loader: global_batch = %d: must be at most %d samples", d.GlobalBatch, 1<<24)
 	case d.GlobalBatch%d.MicroBatch != 0:
 		bad("data", "loader: global_batch = %d is no multiple of micro_batch = %d; use micro_batch = %d", d.GlobalBatch, d.MicroBatch, nearestDivisor(d.GlobalBatch, d.MicroBatch))
 	case d.Lanes < 0 || d.Lanes > d.MicroBatches():
@@ -183,8 +188,13 @@ func (s *Spec) Validate() error {
 			bad("mesh", "%v", err)
 		}
 	}
-	if d.Workers < 0 || d.Prefetch < 0 {
-		bad("data", "loader: workers = %d, prefetch = %d: neither can be negative", d.Workers, d.Prefetch)
+	if d.Workers < 0 || d.Workers > 256 || d.Prefetch < 0 || d.Prefetch > 1024 {
+		bad("data", "loader: workers = %d, prefetch = %d: workers must lie between 0 and 256, prefetch between 0 and 1024", d.Workers, d.Prefetch)
+	}
+	if m := s.Mesh; !(m.TimeoutSec == 0 || m.TimeoutSec >= 0.001 && m.TimeoutSec <= 1e7) || !(m.BucketMB >= 0 && m.BucketMB <= 1e6) ||
+		!(m.FirstBucket >= 0 && m.FirstBucket <= 1e6) || m.Threads < 0 || m.Threads > 1024 {
+		bad("mesh", "parallel.mesh: timeout = %v s must lie between 0.001 and 10,000,000, bucket_mb = %v and first_bucket_mb = %v between 0 and 1,000,000, threads = %d between 0 and 1024",
+			m.TimeoutSec, m.BucketMB, m.FirstBucket, m.Threads)
 	}
 	if (s.Steps > 0) == (s.Epochs > 0) {
 		bad("train", "train: give either steps or epochs, at least 1 (steps = %d, epochs = %d)", s.Steps, s.Epochs)
@@ -210,7 +220,7 @@ func (s *Spec) Validate() error {
 		bad("checkpoint", "checkpoint: every = %d, keep = %d: every cannot be negative and keep must be at least 1", c.Every, c.Keep)
 	}
 	for _, x := range s.Samples {
-		if x.Tokens < 1 || x.Every < 0 || x.Temperature < 0 || x.TopK < 0 || x.Context < 1 {
+		if x.Tokens < 1 || x.Every < 0 || !(x.Temperature >= 0 && x.Temperature <= 1e6) || x.TopK < 0 || x.Context < 1 {
 			bad("sample", "sample: tokens = %d, every = %d, temperature = %v, top_k = %d, context = %d: tokens and context must be at least 1, the others at least 0", x.Tokens, x.Every, x.Temperature, x.TopK, x.Context)
 		}
 	}

@@ -23,9 +23,9 @@ type State struct {
 	Eval     Metrics `json:"eval,omitempty"`
 	EvalStep int     `json:"eval_step"`
 
-	TrainLoss float64 `json:"train_loss"` // mean loss of the last step
+	TrainLoss Figure `json:"train_loss"` // mean loss of the last step
 	// The running mean of the current epoch: the sums of losses and of weights.
-	EpochLoss   float64 `json:"epoch_loss"`
+	EpochLoss   Figure  `json:"epoch_loss"`
 	EpochWeight float64 `json:"epoch_weight"`
 
 	// Seconds is the time spent in steps, evaluations excluded, over all sessions of the run.
@@ -34,6 +34,9 @@ type State struct {
 	Digest string `json:"digest"`
 	// Data is the fingerprint of the training data.
 	Data string `json:"data"`
+	// Due, if set, holds the metrics of the last step, after which evaluation and samples are still to come: the run was
+	// interrupted before them.
+	Due Metrics `json:"due,omitempty"`
 	// Stopped is set when a hook ended the run.
 	Stopped bool `json:"stopped,omitempty"`
 }
