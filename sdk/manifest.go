@@ -46,6 +46,9 @@ type OptimizerInfo struct {
 	MaxDims int `json:"max_dims,omitempty"`
 	// StateVersion counts changes of what the state means.
 	StateVersion int `json:"state_version,omitempty"`
+	// Journal says that the plugin copies results to their place itself, as Serve does for element-wise optimizers; it is
+	// Serve's to set.
+	Journal bool `json:"journal,omitempty"`
 }
 
 // Slot is a piece of float32 state kept for each parameter, stored as <parameter>/<Name>.

@@ -90,6 +90,11 @@ func described(p Plugin) (m Manifest, err error) {
 	m = p.Manifest()
 	switch p.(type) {
 	case Optimizer:
+		if m.Optimizer != nil {
+			info := *m.Optimizer
+			info.Journal = info.Granularity == Elementwise
+			m.Optimizer = &info
+		}
 	case Sink:
 		m.Sink = true
 	default:

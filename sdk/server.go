@@ -33,6 +33,7 @@ type optimizerServer struct {
 	task    int64 // most elements of a task; 0: whole parameters
 	threads int
 	ring    *shm.Ring
+	journal *shm.Journal // or this
 	slots   []*shm.Mapping
 	grads   [][]float32 // one for each worker
 }
@@ -47,9 +48,12 @@ type serverParam struct {
 	firstTask   int64
 }
 
+// ready reports whether Setup has been called.
+func (s *optimizerServer) ready() bool { return s.ring != nil || s.journal != nil }
+
 // Setup maps the memory.
 func (s *optimizerServer) Setup(_ context.Context, r *pb.SetupRequest) (*pb.SetupResponse, error) {
-	if s.ring != nil {
+	if s.ready() {
 		return nil, status.Error(codes.FailedPrecondition, "Setup is called once")
 	}
 	if err := vec.Init(); err != nil {
@@ -66,7 +70,7 @@ func (s *optimizerServer) Setup(_ context.Context, r *pb.SetupRequest) (*pb.Setu
 func (s *optimizerServer) mapMemory(r *pb.SetupRequest) error {
 	var mem [][]byte
 	for _, m := range r.Memories {
-		x, err := shm.Map(uintptr(m.Fd), 0, m.Bytes, false)
+		x, err := shm.Map(uintptr(m.Fd), 0, m.Bytes, m.Writable)
 		if err != nil {
 			return err
 		}
@@ -108,16 +112,24 @@ func (s *optimizerServer) mapMemory(r *pb.SetupRequest) error {
 		most = max(most, n)
 		s.params = append(s.params, x)
 	}
-	return s.mapScratch(r.Scratch, most)
+	return s.mapScratch(r.Scratch, tasks, most)
 }
 
-func (s *optimizerServer) mapScratch(r *pb.Scratch, most int64) error {
+func (s *optimizerServer) mapScratch(r *pb.Scratch, tasks, most int64) error {
 	fd := uintptr(r.GetMemory().GetFd())
 	header, err := shm.Map(fd, 0, shm.HeaderBytes, true)
 	if err != nil {
 		return err
 	}
-	if s.ring, err = shm.NewRing(header.Bytes, int(r.Count)); err != nil {
+	if r.Done > 0 {
+		done, err := shm.Map(fd, r.Done, 4*max(tasks, 1), true)
+		if err != nil {
+			return err
+		}
+		if s.journal, err = shm.NewJournal(header.Bytes, int(r.Count), done.Bytes); err != nil {
+			return err
+		}
+	} else if s.ring, err = shm.NewRing(header.Bytes, int(r.Count)); err != nil {
 		return err
 	}
 	for i := range int64(r.Count) {
@@ -127,7 +139,7 @@ func (s *optimizerServer) mapScratch(r *pb.Scratch, most int64) error {
 		}
 		s.slots = append(s.slots, m)
 	}
-	workers := s.threads
+	workers := min(s.threads, int(r.Count))
 	if s.task > 0 {
 		most = min(most, s.task)
 	} else {
@@ -152,7 +164,7 @@ func taskCount(n, task int64) int64 {
 
 // Step computes tasks on every thread, in order of their numbers.
 func (s *optimizerServer) Step(ctx context.Context, r *pb.StepRequest) (*pb.StepResponse, error) {
-	if s.ring == nil {
+	if !s.ready() {
 		return nil, status.Error(codes.FailedPrecondition, "Step before Setup")
 	}
 	var stopped atomic.Bool
@@ -165,7 +177,10 @@ func (s *optimizerServer) Step(ctx context.Context, r *pb.StepRequest) (*pb.Step
 	for k := range s.grads {
 		wg.Go(func() {
 			for t := next.Add(1) - 1; t < r.Last && !stopped.Load(); t = next.Add(1) - 1 {
-				if err := s.compute(t, r, s.grads[k], &stopped); err != nil {
+				if s.journal != nil && s.journal.Happened(t) {
+					continue
+				}
+				if err := s.compute(t, r, k, &stopped); err != nil {
 					once.Do(func() { failure = err })
 					stopped.Store(true)
 				}
@@ -183,7 +198,7 @@ func (s *optimizerServer) Step(ctx context.Context, r *pb.StepRequest) (*pb.Step
 }
 
 // compute runs one task through its slot.
-func (s *optimizerServer) compute(task int64, r *pb.StepRequest, grad []float32, stopped *atomic.Bool) error {
+func (s *optimizerServer) compute(task int64, r *pb.StepRequest, worker int, stopped *atomic.Bool) error {
 	i, _ := slices.BinarySearchFunc(s.params, task+1, func(p serverParam, t int64) int { return int(p.firstTask - t) })
 	p := &s.params[i-1] // the last that begins at or before the task; those without elements share their number with the next
 	lo, hi := 0, len(p.value)
@@ -191,10 +206,14 @@ func (s *optimizerServer) compute(task int64, r *pb.StepRequest, grad []float32,
 		lo = int((task - p.firstTask) * s.task)
 		hi = min(hi, lo+int(s.task))
 	}
-	if err := s.ring.AwaitTurn(task, stopped); err != nil {
-		return err
+	number := worker
+	if s.ring != nil {
+		if err := s.ring.AwaitTurn(task, stopped); err != nil {
+			return err
+		}
+		number = s.ring.Slot(task)
 	}
-	slot := s.slots[s.ring.Slot(task)].Bytes
+	slot := s.slots[number].Bytes
 	carve := func(n int) []float32 {
 		f := floats(slot[: 4*n : 4*n])
 		slot = slot[(4*n+63)/64*64:]
@@ -207,7 +226,7 @@ func (s *optimizerServer) compute(task int64, r *pb.StepRequest, grad []float32,
 	if p.group < len(r.Rates) {
 		t.Rate = r.Rates[p.group]
 	}
-	t.Param, t.Grad = carve(hi-lo), grad[:hi-lo:hi-lo]
+	t.Param, t.Grad = carve(hi-lo), s.grads[worker][:hi-lo:hi-lo]
 	copy(t.Param, p.value[lo:hi])
 	vec.Scale(t.Grad, p.grad[lo:hi], float32(r.GradScale))
 	for _, x := range p.state {
@@ -225,7 +244,41 @@ func (s *optimizerServer) compute(task int64, r *pb.StepRequest, grad []float32,
 	}); err != nil {
 		return err
 	}
-	s.ring.Ready(task, hi-lo)
+	if s.ring != nil {
+		s.ring.Ready(task, hi-lo)
+		return nil
+	}
+	// Keep the slices that were handed out: the optimizer may have put others into t.
+	return s.commit(task, number, p, lo, hi)
+}
+
+// commit copies a task's result from its slot to its place, after a look at it.
+func (s *optimizerServer) commit(task int64, number int, p *serverParam, lo, hi int) error {
+	n := hi - lo
+	slot, step := floats(s.slots[number].Bytes), (4*n+63)/64*16
+	if !vec.AllFinite(slot[:n]) {
+		return notFinite("parameter "+p.name, p.from+lo, slot[:n])
+	}
+	for i := range p.state {
+		if x := slot[(i+1)*step:][:n]; !vec.AllFinite(x) {
+			return notFinite(fmt.Sprintf("state %s/%s", p.name, s.manifest.Optimizer.State[i].Name), p.from+lo, x)
+		}
+	}
+	s.journal.Computed(number, task)
+	copy(p.value[lo:hi], slot[:n])
+	for i, x := range p.state {
+		copy(x[lo:hi], slot[(i+1)*step:][:n])
+	}
+	s.journal.Committed(number, task)
+	return nil
+}
+
+func notFinite(what string, from int, v []float32) error {
+	for i, x := range v {
+		if x-x != 0 {
+			return status.Errorf(codes.Aborted, "it computed %v for element %d of %s; nothing of it was stored", x, from+i, what)
+		}
+	}
 	return nil
 }
 

@@ -25,7 +25,7 @@ its cores can make and the bytes that they can copy, both measured in the same r
 mean little; ratios of interleaved runs mean more.`,
 	}
 	c.PersistentFlags().Bool("json", false, "print JSON instead of a table")
-	c.AddCommand(newBenchOps(), newBenchStep(started), newBenchPeers(), newBenchComm())
+	c.AddCommand(newBenchOps(), newBenchStep(started), newBenchPeers(), newBenchComm(), newBenchPlugin())
 	return c
 }
 

@@ -156,6 +156,7 @@ func install(t testing.TB, dir, name string) string {
 // use installs a plugin and describes it as it is, without starting it.
 func use(t testing.TB, name string) *Use {
 	t.Helper()
+	name, _, ring := strings.Cut(name, " by ring")
 	f, err := Open(install(t, t.TempDir(), name))
 	if err != nil {
 		t.Fatal(err)
@@ -164,5 +165,12 @@ func use(t testing.TB, name string) *Use {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &Use{f, (&faulty{name: name}).Manifest(), sha}
+	m, err := Describe(t.Context(), f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if ring {
+		m.Optimizer.Journal = false
+	}
+	return &Use{f, m, sha}
 }

@@ -60,9 +60,9 @@ type UpdaterConfig struct {
 }
 
 const (
-	// taskElements is the size of an element-wise task: with the gradient, two slots of state and the results it stays
-	// within a core's second-level cache.
-	taskElements = 16 << 10
+	// taskElements is the size of an element-wise task: the gradient, two slots of state and the results stay within a
+	// core's second-level cache.
+	taskElements = 8 << 10
 	// maxScratch bounds the scratch memory of element-wise optimizers.
 	maxScratch = 8 << 20
 )
@@ -75,16 +75,20 @@ const (
 type Updater struct {
 	cfg     UpdaterConfig
 	tasks   []task
-	done    []bool
-	ring    *shm.Ring
+	done    []bool       // where there is no journal
+	ring    *shm.Ring    // or
+	journal *shm.Journal // for plugins that commit themselves
 	scratch *os.File
 	whole   *shm.Mapping
 	first   int64 // offset of slot 0
 	stride  int64
-	size    int64 // most elements of a task, 0: whole tensors
-	files   []*os.File
-	request *pb.SetupRequest
-	process *Process
+	size    int64      // most elements of a task, 0: whole tensors
+	files   []*os.File // that the plugin inherits; opened are those that are ours to close
+	opened  []*os.File
+	// writable says which memories the plugin may map for writing.
+	writable []bool
+	request  *pb.SetupRequest
+	process  *Process
 	// Restarts counts how often the plugin was started again.
 	Restarts int
 }
@@ -129,23 +133,35 @@ func NewUpdater(cfg UpdaterConfig) (*Updater, error) {
 			slot = max(slot, t.bytes(elementwise))
 		}
 	}
-	u.done = make([]bool, len(u.tasks))
+	journal := elementwise && cfg.Use.Manifest.Optimizer.Journal
 	page := int64(max(os.Getpagesize(), shm.HeaderBytes))
 	u.first, u.stride = page, (max(slot, 1)+page-1)/page*page
+	if journal {
+		u.first += (4*int64(len(u.tasks)) + page) / page * page
+	}
 	count := int64(1)
 	if elementwise {
 		count = max(2, min(int64(4*cfg.Threads), maxScratch/u.stride, shm.MaxSlots))
 	}
-	if err := u.share(u.first + count*u.stride); err != nil {
-		u.Close()
-		return nil, err
+	if journal {
+		count = max(1, min(int64(cfg.Threads), maxScratch/u.stride, shm.MaxSlots))
 	}
-	var err error
-	if u.ring, err = shm.NewRing(u.whole.Bytes[:shm.HeaderBytes], int(count)); err != nil {
+	err := u.share(u.first+count*u.stride, journal)
+	header := func() []byte { return u.whole.Bytes[:shm.HeaderBytes] }
+	if err == nil && journal {
+		u.journal, err = shm.NewJournal(header(), int(count), u.whole.Bytes[page:page+4*int64(len(u.tasks))])
+	} else if err == nil {
+		u.done = make([]bool, len(u.tasks))
+		u.ring, err = shm.NewRing(header(), int(count))
+	}
+	if err != nil {
 		u.Close()
 		return nil, err
 	}
 	u.request = u.setup(count)
+	if journal {
+		u.request.Scratch.Done = page
+	}
 	return u, nil
 }
 
@@ -165,8 +181,22 @@ func (t task) bytes(elementwise bool) int64 {
 // aligned is the size of n elements, rounded up to a cache line.
 func aligned(n int) int64 { return (4*int64(n) + 63) / 64 * 64 }
 
-// share makes the scratch memory and read-only descriptors of everything else.
-func (u *Updater) share(scratch int64) error {
+// share makes the scratch memory, and read-only descriptors of everything else; a plugin that commits itself gets those of
+// parameters and state for writing too.
+func (u *Updater) share(scratch int64, journal bool) error {
+	u.writable = make([]bool, len(u.cfg.Memories))
+	for i := range u.cfg.Ranges {
+		r := &u.cfg.Ranges[i]
+		u.writable[r.Value.Memory] = journal
+		for _, s := range r.State {
+			u.writable[s.Memory] = journal
+		}
+	}
+	for i := range u.cfg.Ranges {
+		if m := u.cfg.Ranges[i].Gradient.Memory; u.writable[m] {
+			return fmt.Errorf("gradients share memory %d with parameters or state: they could be written", m)
+		}
+	}
 	var err error
 	if u.scratch, err = shm.Create("scratch", scratch); err != nil {
 		return err
@@ -174,10 +204,13 @@ func (u *Updater) share(scratch int64) error {
 	if u.whole, err = shm.Map(u.scratch.Fd(), 0, scratch, true); err != nil {
 		return err
 	}
-	for _, m := range u.cfg.Memories {
-		f, err := shm.ReadOnly(m.File)
-		if err != nil {
-			return err
+	for i, m := range u.cfg.Memories {
+		f := m.File
+		if !u.writable[i] {
+			if f, err = shm.ReadOnly(m.File); err != nil {
+				return err
+			}
+			u.opened = append(u.opened, f)
 		}
 		u.files = append(u.files, f)
 	}
@@ -191,8 +224,8 @@ func (u *Updater) setup(count int64) *pb.SetupRequest {
 	for k, v := range u.cfg.Hypers {
 		r.Hypers[k] = sdk.ToValue(v)
 	}
-	for _, m := range u.cfg.Memories {
-		r.Memories = append(r.Memories, &pb.Memory{Fd: fd, Bytes: int64(len(m.Bytes))})
+	for i, m := range u.cfg.Memories {
+		r.Memories = append(r.Memories, &pb.Memory{Fd: fd, Bytes: int64(len(m.Bytes)), Writable: u.writable[i]})
 		fd++
 	}
 	r.Scratch = &pb.Scratch{Memory: &pb.Memory{Fd: fd, Bytes: int64(len(u.whole.Bytes))}, First: u.first, Stride: u.stride, Count: int32(count), TaskElements: u.size}
@@ -260,7 +293,7 @@ func (u *Updater) Step(ctx context.Context, step int, gradScale float64, rates [
 	for try := 0; ; try++ {
 		err := u.attempt(ctx, step, gradScale, rates)
 		if err == nil {
-			clear(u.done)
+			u.forget()
 			return nil
 		}
 		text := ""
@@ -268,6 +301,7 @@ func (u *Updater) Step(ctx context.Context, step int, gradScale float64, rates [
 			u.process.Kill()
 			text = u.process.out.quoted()
 			u.process = nil
+			u.finishCopies()
 		}
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
@@ -308,6 +342,15 @@ func (u *Updater) attempt(ctx context.Context, step int, gradScale float64, rate
 			return err
 		}
 	}
+	if u.journal != nil {
+		if err := u.runJournal(ctx, &pb.StepRequest{Step: int64(step), GradScale: gradScale, Rates: rates, Last: int64(len(u.tasks))}); err != nil {
+			return err
+		}
+		if n, first := u.progress(); n < len(u.tasks) {
+			return fmt.Errorf("it answered without having computed %s", u.tasks[first])
+		}
+		return nil
+	}
 	for lo := 0; lo < len(u.tasks); {
 		if u.done[lo] {
 			lo++
@@ -323,6 +366,88 @@ func (u *Updater) attempt(ctx context.Context, step int, gradScale float64, rate
 		lo = hi
 	}
 	return nil
+}
+
+// runJournal lets the plugin compute and commit every task that has not happened. It fails where none happens for as long as one
+// may take.
+func (u *Updater) runJournal(ctx context.Context, r *pb.StepRequest) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	answered := make(chan struct{})
+	defer close(answered)
+	go func() {
+		for before, _ := u.progress(); ; {
+			select {
+			case <-answered:
+				return
+			case <-time.After(u.cfg.Timeout):
+			}
+			n, first := u.progress()
+			if n == before && first < len(u.tasks) {
+				cancel(fmt.Errorf("it did not finish %s within %v", u.tasks[first], u.cfg.Timeout))
+				return
+			}
+			before = n
+		}
+	}()
+	_, err := pb.NewOptimizerClient(u.process.conn).Step(ctx, r)
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case status.Code(err) == codes.Unavailable:
+		return fmt.Errorf("%w (%s)", plain(err), u.process.child.status())
+	}
+	return plain(err)
+}
+
+// progress counts the tasks that have happened and finds the first that has not.
+func (u *Updater) progress() (n, first int) {
+	first = len(u.tasks)
+	for i := range u.tasks {
+		if u.happened(i) {
+			n++
+		} else {
+			first = min(first, i)
+		}
+	}
+	return n, first
+}
+
+// finishCopies makes the copies again that a plugin may have left incomplete.
+func (u *Updater) finishCopies() {
+	if u.journal == nil {
+		return
+	}
+	for i := range u.journal.Slots() {
+		if number, ok := u.journal.Pending(i); ok && number >= 0 && number < int64(len(u.tasks)) && !u.journal.Happened(number) {
+			t := u.tasks[number]
+			slot := u.whole.Bytes[u.first+int64(i)*u.stride:]
+			for _, p := range append([]Place{t.at.Value}, t.at.State...) {
+				n := 4 * (t.hi - t.lo)
+				copy(u.cfg.Memories[p.Memory].Bytes[p.Offset+4*int64(t.lo):][:n], slot[:n])
+				slot = slot[aligned(t.hi-t.lo):]
+			}
+			u.journal.Committed(i, number)
+		}
+	}
+}
+
+// forget begins the next step.
+func (u *Updater) forget() {
+	if u.journal != nil {
+		u.journal.Reset()
+	}
+	clear(u.done)
+}
+
+// happened reports whether a task has happened.
+func (u *Updater) happened(i int) bool {
+	if u.journal != nil {
+		return u.journal.Happened(int64(i))
+	}
+	return u.done[i]
 }
 
 // run lets the plugin compute a run of tasks and takes the results as they come.
@@ -439,7 +564,7 @@ func (u *Updater) Pending() (partly bool, happened map[string][][2]int) {
 	happened = map[string][][2]int{}
 	n := 0
 	for i, t := range u.tasks {
-		if u.done[i] {
+		if u.happened(i) {
 			n++
 			happened[t.at.Name] = append(happened[t.at.Name], [2]int{t.at.From + t.lo, t.at.From + t.hi})
 		}
@@ -453,7 +578,7 @@ func (u *Updater) Close() {
 		u.process.Kill()
 		u.process = nil
 	}
-	for _, f := range u.files {
+	for _, f := range u.opened {
 		f.Close()
 	}
 	if u.whole != nil {

@@ -122,7 +122,7 @@ func scaleOf(step int) float64 { return 1 / float64(step+1) }
 
 func TestSameBitsAsInProcess(t *testing.T) {
 	defer goleak.VerifyNone(t)
-	for _, name := range []string{"adamw", "whole"} {
+	for _, name := range []string{"adamw", "adamw by ring", "whole"} {
 		w := newWorld(t, use(t, name))
 		u := w.updater(t)
 		for step := range 5 {
@@ -141,10 +141,15 @@ func TestSameBitsAsInProcess(t *testing.T) {
 
 // A plugin that is killed between steps or in the middle of one changes nothing of the result.
 func TestKilledAtRandom(t *testing.T) {
+	t.Run("journal", func(t *testing.T) { killedAtRandom(t, "slow") })
+	t.Run("ring", func(t *testing.T) { killedAtRandom(t, "slow by ring") })
+}
+
+func killedAtRandom(t *testing.T, name string) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
-	w := newWorld(t, use(t, "slow"))
+	w := newWorld(t, use(t, name))
 	var log []string
 	w.cfg.Log = func(_, line string) { log = append(log, line) }
 	u := w.updater(t)
@@ -189,37 +194,41 @@ func TestKilledAtRandom(t *testing.T) {
 // What goes wrong once is repaired by running the rest of the step again; the log says what it was.
 func TestFailsOnce(t *testing.T) {
 	for name, want := range map[string]string{
-		"panic":    "Step for b.weight[32768:49152] panicked: runtime error: index out of range",
+		"panic":    "Step for b.weight[16384:24576] panicked: runtime error: index out of range",
 		"fail":     "no more ideas",
 		"exit":     "exit status 4",
-		"hang":     "did not finish b.weight[32768:49152] within",
-		"nan":      "computed NaN for element 32775 of parameter b.weight",
-		"infstate": "computed +Inf for element 32771 of state b.weight/v",
+		"hang":     "did not finish b.weight[16384:24576] within",
+		"nan":      "computed NaN for element 16391 of parameter b.weight",
+		"infstate": "computed +Inf for element 16387 of state b.weight/v",
 		"stray":    "touched memory that is not its own",
 	} {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, use(t, name))
-			w.cfg.Threads = 1 // one task at a time, so that one process is the first to fail
-			if name == "hang" {
-				w.cfg.Timeout = 300 * time.Millisecond
-			}
-			var log []string
-			w.cfg.Log = func(_, line string) { log = append(log, line) }
-			u := w.updater(t)
-			for step := range 4 {
-				if err := u.Step(t.Context(), step, 1, testRates); err != nil {
-					t.Fatal(err)
-				}
-				w.expect(step, 1)
-				w.compare(t)
-			}
-			if u.Restarts != 1 {
-				t.Errorf("started again %d times, want 1", u.Restarts)
-			}
-			if all := strings.Join(log, "\n"); !strings.Contains(all, want) {
-				t.Errorf("%q is missing from the log:\n%s", want, all)
-			}
-		})
+		for _, how := range []string{"", " by ring"} {
+			t.Run(name+how, func(t *testing.T) { failsOnce(t, name, how, want) })
+		}
+	}
+}
+
+func failsOnce(t *testing.T, name, how, want string) {
+	w := newWorld(t, use(t, name+how))
+	w.cfg.Threads = 1 // one task at a time, so that one process is the first to fail
+	if name == "hang" {
+		w.cfg.Timeout = 300 * time.Millisecond
+	}
+	var log []string
+	w.cfg.Log = func(_, line string) { log = append(log, line) }
+	u := w.updater(t)
+	for step := range 4 {
+		if err := u.Step(t.Context(), step, 1, testRates); err != nil {
+			t.Fatal(err)
+		}
+		w.expect(step, 1)
+		w.compare(t)
+	}
+	if u.Restarts != 1 {
+		t.Errorf("started again %d times, want 1", u.Restarts)
+	}
+	if all := strings.Join(log, "\n"); !strings.Contains(all, want) {
+		t.Errorf("%q is missing from the log:\n%s", want, all)
 	}
 }
 
@@ -308,7 +317,13 @@ func TestCancelledStepLeavesNoProcess(t *testing.T) {
 // The plugin sees none of the host's environment but what it needs, and the memory of parameters, gradients and state is read-only to it.
 func TestWhatAPluginSees(t *testing.T) {
 	t.Setenv("AWS_SECRET_ACCESS_KEY", "hunter2")
-	u := newWorld(t, use(t, "adamw")).updater(t)
+	t.Run("journal", func(t *testing.T) { whatAPluginSees(t, "adamw", 1) })
+	t.Run("ring", func(t *testing.T) { whatAPluginSees(t, "adamw by ring", 3) })
+}
+
+// whatAPluginSees counts on the gradients, and without a journal on everything, being read-only.
+func whatAPluginSees(t *testing.T, name string, protected int) {
+	u := newWorld(t, use(t, name)).updater(t)
 	if err := u.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -324,19 +339,19 @@ func TestWhatAPluginSees(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	shared := 0
+	shared, readOnly := 0, 0
 	for line := range strings.Lines(string(maps)) {
 		if strings.Contains(line, "memfd:starling-test") {
 			shared++
-			if !strings.Contains(line, " r--s ") {
-				t.Errorf("mapped other than read-only: %s", line)
+			if strings.Contains(line, " r--s ") {
+				readOnly++
 			}
 		}
 	}
-	if shared != 3 {
-		t.Errorf("%d memories are mapped, want 3", shared)
+	if shared != 3 || readOnly != protected {
+		t.Errorf("%d memories are mapped, %d of them read-only, want 3 and %d:\n%s", shared, readOnly, protected, maps)
 	}
-	for fd := FirstFile; fd < FirstFile+3; fd++ {
+	for fd := FirstFile + 3 - protected; fd < FirstFile+3; fd++ {
 		info, err := os.ReadFile(filepath.Join(proc, "fdinfo", strconv.Itoa(fd)))
 		if err != nil {
 			t.Fatal(err)

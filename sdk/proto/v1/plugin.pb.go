@@ -584,7 +584,9 @@ type OptimizerInfo struct {
 	MinDims int32 `protobuf:"varint,3,opt,name=min_dims,json=minDims,proto3" json:"min_dims,omitempty"`
 	MaxDims int32 `protobuf:"varint,4,opt,name=max_dims,json=maxDims,proto3" json:"max_dims,omitempty"`
 	// Version of the meaning of the state; Upgrade is called for state of a lower one.
-	StateVersion  int32 `protobuf:"varint,5,opt,name=state_version,json=stateVersion,proto3" json:"state_version,omitempty"`
+	StateVersion int32 `protobuf:"varint,5,opt,name=state_version,json=stateVersion,proto3" json:"state_version,omitempty"`
+	// The plugin copies results to their place itself and keeps the journal (see Scratch). Element-wise only.
+	Journal       bool `protobuf:"varint,6,opt,name=journal,proto3" json:"journal,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -652,6 +654,13 @@ func (x *OptimizerInfo) GetStateVersion() int32 {
 		return x.StateVersion
 	}
 	return 0
+}
+
+func (x *OptimizerInfo) GetJournal() bool {
+	if x != nil {
+		return x.Journal
+	}
+	return false
 }
 
 // Slot is a piece of state that is kept for each parameter, stored as <parameter>/<name>.
@@ -774,6 +783,7 @@ type Memory struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Fd            uint32                 `protobuf:"varint,1,opt,name=fd,proto3" json:"fd,omitempty"` // number of the inherited file descriptor
 	Bytes         int64                  `protobuf:"varint,2,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	Writable      bool                   `protobuf:"varint,3,opt,name=writable,proto3" json:"writable,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -822,11 +832,18 @@ func (x *Memory) GetBytes() int64 {
 	return 0
 }
 
+func (x *Memory) GetWritable() bool {
+	if x != nil {
+		return x.Writable
+	}
+	return false
+}
+
 type SetupRequest struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	Hypers     map[string]*Value      `protobuf:"bytes,1,rep,name=hypers,proto3" json:"hypers,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // every one of the manifest
 	Parameters []*Parameter           `protobuf:"bytes,2,rep,name=parameters,proto3" json:"parameters,omitempty"`
-	// Parameters, gradients and state are inherited read-only: a mapping for writing fails.
+	// Gradients are inherited read-only, and without a journal parameters and state as well: a mapping for writing fails.
 	Memories      []*Memory `protobuf:"bytes,3,rep,name=memories,proto3" json:"memories,omitempty"`
 	Scratch       *Scratch  `protobuf:"bytes,4,opt,name=scratch,proto3" json:"scratch,omitempty"`
 	Threads       int32     `protobuf:"varint,5,opt,name=threads,proto3" json:"threads,omitempty"` // how many may compute at a time
@@ -1061,14 +1078,22 @@ func (x *Place) GetOffset() int64 {
 	return 0
 }
 
-// Scratch is where results are handed over. The memory begins with a header page: one line of 64 bytes for each of count turns,
+// Scratch is where results are computed. The memory begins with a header page: one line of 64 bytes for each of count slots.
+// Slot i lies at first + i·stride and holds the renewed parameter, then each piece of state, each from a multiple of 64 bytes. A line
+// is, all little-endian,
+//
+// without a journal, where task t goes through slot t mod count and the runtime copies the result to its place:
 //
 //	offset 0  uint32 turn      written by the runtime: the number of the task that may use this slot
 //	offset 4  uint32 ready     written by the plugin: 1 + the number of the task whose result is complete
 //	offset 8  uint64 elements  written by the plugin before ready: the elements of the parameter that were computed
 //
-// all little-endian and, turn and ready, futexes. Slot i lies at first + i·stride and holds the renewed parameter, then each piece
-// of state, each from a multiple of 64 bytes.
+// (turn and ready are futexes). With a journal, where the plugin copies the result to its place, and any task may use any slot:
+//
+//	offset 0  uint32 computed  1 + the number of the task whose whole, finite result is in the slot; 0: none
+//
+// The plugin sets computed, copies the result to its place, sets the uint32 at done + 4·t of the scratch memory to 1 and then computed to 0. Where the
+// plugin dies in between, the runtime makes the copy again from the slot; so a task has either happened or not.
 type Scratch struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Memory        *Memory                `protobuf:"bytes,1,opt,name=memory,proto3" json:"memory,omitempty"`
@@ -1076,6 +1101,7 @@ type Scratch struct {
 	Stride        int64                  `protobuf:"varint,3,opt,name=stride,proto3" json:"stride,omitempty"`
 	Count         int32                  `protobuf:"varint,4,opt,name=count,proto3" json:"count,omitempty"`
 	TaskElements  int64                  `protobuf:"varint,5,opt,name=task_elements,json=taskElements,proto3" json:"task_elements,omitempty"` // most elements of a task (element-wise); 0: a task is a whole parameter
+	Done          int64                  `protobuf:"varint,6,opt,name=done,proto3" json:"done,omitempty"`                                     // offset of a uint32 for each task; 0: there is no journal
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1145,6 +1171,13 @@ func (x *Scratch) GetTaskElements() int64 {
 	return 0
 }
 
+func (x *Scratch) GetDone() int64 {
+	if x != nil {
+		return x.Done
+	}
+	return 0
+}
+
 type SetupResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -1187,7 +1220,7 @@ type StepRequest struct {
 	GradScale float64                `protobuf:"fixed64,2,opt,name=grad_scale,json=gradScale,proto3" json:"grad_scale,omitempty"` // multiplies every gradient first
 	Rates     []float64              `protobuf:"fixed64,3,rep,packed,name=rates,proto3" json:"rates,omitempty"`                   // learning rate of each group
 	// Tasks are numbered from 0 through all parameters in order, each parameter cut into ranges of task_elements from its
-	// first element on; empty ones have none. Compute tasks first to last-1: task t goes through slot t mod count once that slot's turn is t.
+	// first element on; empty ones have none. Compute tasks first to last-1. With a journal leave out those that have happened.
 	First         int64 `protobuf:"varint,4,opt,name=first,proto3" json:"first,omitempty"`
 	Last          int64 `protobuf:"varint,5,opt,name=last,proto3" json:"last,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1764,13 +1797,14 @@ const file_plugin_proto_rawDesc = "" +
 	"\x06floats\x18\x05 \x01(\v2\x1a.starling.plugin.v1.FloatsH\x00R\x06floatsB\x06\n" +
 	"\x04kind\" \n" +
 	"\x06Floats\x12\x16\n" +
-	"\x06values\x18\x01 \x03(\x01R\x06values\"\xb3\x02\n" +
+	"\x06values\x18\x01 \x03(\x01R\x06values\"\xcd\x02\n" +
 	"\rOptimizerInfo\x12O\n" +
 	"\vgranularity\x18\x01 \x01(\x0e2-.starling.plugin.v1.OptimizerInfo.GranularityR\vgranularity\x12.\n" +
 	"\x05slots\x18\x02 \x03(\v2\x18.starling.plugin.v1.SlotR\x05slots\x12\x19\n" +
 	"\bmin_dims\x18\x03 \x01(\x05R\aminDims\x12\x19\n" +
 	"\bmax_dims\x18\x04 \x01(\x05R\amaxDims\x12#\n" +
-	"\rstate_version\x18\x05 \x01(\x05R\fstateVersion\"F\n" +
+	"\rstate_version\x18\x05 \x01(\x05R\fstateVersion\x12\x18\n" +
+	"\ajournal\x18\x06 \x01(\bR\ajournal\"F\n" +
 	"\vGranularity\x12\x1b\n" +
 	"\x17GRANULARITY_UNSPECIFIED\x10\x00\x12\x0f\n" +
 	"\vELEMENTWISE\x10\x01\x12\t\n" +
@@ -1786,10 +1820,11 @@ const file_plugin_proto_rawDesc = "" +
 	"\x11DTYPE_UNSPECIFIED\x10\x00\x12\a\n" +
 	"\x03F32\x10\x01\"\n" +
 	"\n" +
-	"\bSinkInfo\".\n" +
+	"\bSinkInfo\"J\n" +
 	"\x06Memory\x12\x0e\n" +
 	"\x02fd\x18\x01 \x01(\rR\x02fd\x12\x14\n" +
-	"\x05bytes\x18\x02 \x01(\x03R\x05bytes\"\xf2\x02\n" +
+	"\x05bytes\x18\x02 \x01(\x03R\x05bytes\x12\x1a\n" +
+	"\bwritable\x18\x03 \x01(\bR\bwritable\"\xf2\x02\n" +
 	"\fSetupRequest\x12D\n" +
 	"\x06hypers\x18\x01 \x03(\v2,.starling.plugin.v1.SetupRequest.HypersEntryR\x06hypers\x12=\n" +
 	"\n" +
@@ -1813,13 +1848,14 @@ const file_plugin_proto_rawDesc = "" +
 	"\x0estate_elements\x18\t \x03(\x03R\rstateElements\"7\n" +
 	"\x05Place\x12\x16\n" +
 	"\x06memory\x18\x01 \x01(\rR\x06memory\x12\x16\n" +
-	"\x06offset\x18\x02 \x01(\x03R\x06offset\"\xa6\x01\n" +
+	"\x06offset\x18\x02 \x01(\x03R\x06offset\"\xba\x01\n" +
 	"\aScratch\x122\n" +
 	"\x06memory\x18\x01 \x01(\v2\x1a.starling.plugin.v1.MemoryR\x06memory\x12\x14\n" +
 	"\x05first\x18\x02 \x01(\x03R\x05first\x12\x16\n" +
 	"\x06stride\x18\x03 \x01(\x03R\x06stride\x12\x14\n" +
 	"\x05count\x18\x04 \x01(\x05R\x05count\x12#\n" +
-	"\rtask_elements\x18\x05 \x01(\x03R\ftaskElements\"\x0f\n" +
+	"\rtask_elements\x18\x05 \x01(\x03R\ftaskElements\x12\x12\n" +
+	"\x04done\x18\x06 \x01(\x03R\x04done\"\x0f\n" +
 	"\rSetupResponse\"\x80\x01\n" +
 	"\vStepRequest\x12\x12\n" +
 	"\x04step\x18\x01 \x01(\x03R\x04step\x12\x1d\n" +
