@@ -25,7 +25,7 @@ def sample(model, prompt = "", tokens = 200, every = 0, temperature = 1.0, top_k
     """text drawn from model(tokens) every so many steps and at the end; context and tokenizer are those of the training data"""
     ...
 
-def train(*, loss, data, optimizer, steps = None, epochs = None, clip_norm = None, precision = None, parallel = None, evaluate = None, checkpoint = None, sample = None, seed = 1, on_step = None, on_eval = None):
+def train(*, loss, data, optimizer, steps = None, epochs = None, clip_norm = None, precision = None, parallel = None, recompute = None, evaluate = None, checkpoint = None, sample = None, seed = 1, on_step = None, on_eval = None):
     """the run: exactly once in a recipe. loss(batch) returns a loss; steps or epochs; clip_norm bounds the gradient's global norm; sample is one or a list; on_step(m) and on_eval(m) see the metrics and may return actions"""
     ...
 
@@ -540,6 +540,29 @@ class parallel:
     @staticmethod
     def mesh(data = 1, bucket_mb = 25.0, first_bucket_mb = 1.0, threads = 0, timeout = 60.0, zero = 0, overlap = True, keep_gathered = False, keep_whole_kb = 0.0):
         """placement, which changes no result: data-parallel ranks, the size of gradient buckets, CPU threads a rank (0: the cores shared out), seconds until a collective gives up; zero shards over the ranks 0 nothing, 1 the optimizer's state, 2 gradients too, 3 parameters too; overlap lets communication run beside computation; with zero = 3 keep_gathered keeps a block's parameters from its forward to its backward pass, and groups of parameters below keep_whole_kb stay whole"""
+        ...
+
+class recompute:
+    """activations that are computed again instead of kept"""
+
+    @staticmethod
+    def all():
+        """compute every block's activations again for the backward pass, and keep only what passes from block to block"""
+        ...
+
+    @staticmethod
+    def every(k):
+        """every k-th block, from the first on"""
+        ...
+
+    @staticmethod
+    def blocks(pattern):
+        """the blocks whose name matches, such as "h.*" or "h.3""""
+        ...
+
+    @staticmethod
+    def budget(bytes):
+        """as few blocks as it takes for activations to fit, such as budget("2GB")"""
         ...
 
 class action:

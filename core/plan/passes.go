@@ -61,6 +61,7 @@ func Passes() []Pass {
 		{"fuse", "join the gradients of adjoining slices", fuse},
 		{"prune", "drop what no output depends on", prune},
 		{"recast", "let the backward pass read half values, not their fp32 forms", recast},
+		{"recompute", "compute activations of the chosen blocks again instead of keeping them", recompute},
 		{"accumulate", "let each gradient end in a node that adds into its accumulator", accumulate},
 		{"order", "complete gradients as soon as their operands exist, make constants late", order},
 		{"distribute", "cut the gradients into buckets in the order of completion", distribute},

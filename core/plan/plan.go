@@ -158,6 +158,9 @@ func Build(train *graph.Graph, s Settings) (*Plan, error) {
 	if err := s.Validate(); err != nil {
 		return nil, err
 	}
+	if s.Recompute.Budget > 0 {
+		return fitBudget(train, s)
+	}
 	red, err := comm.NewReduction(s.Lanes, comm.Assign(s.Lanes, s.World))
 	if err != nil {
 		return nil, err

@@ -41,6 +41,8 @@ type Settings struct {
 	// Half is the half type of the recipe's precision: BF16 or F16; anything else means fp32 throughout. The optimizer then keeps the
 	// exact parameters as state, and Params holds them rounded.
 	Half tensor.DType
+	// Recompute says of which blocks the activations are computed again for the backward pass.
+	Recompute Recompute
 	// Update says what the optimizer does with a parameter that is not frozen.
 	Update func(param graph.ParamAttrs) (Update, error)
 }
@@ -102,6 +104,8 @@ func (s Settings) Validate() error {
 		return fmt.Errorf("parallel.mesh(zero = %d): 0 shards nothing, 1 the optimizer's state, 2 gradients too, 3 parameters too", s.Zero)
 	case s.KeepWholeBytes < 0:
 		return fmt.Errorf("parameters kept whole below %d bytes: must not be negative", s.KeepWholeBytes)
+	case s.Recompute.Every < 0 || s.Recompute.Budget < 0:
+		return fmt.Errorf("recompute: every = %d, budget = %d bytes: neither can be negative", s.Recompute.Every, s.Recompute.Budget)
 	case s.World > s.Lanes:
 		return s.tooManyRanks()
 	case s.Update == nil:

@@ -1,9 +1,12 @@
 package recipe
 
 import (
+	"errors"
 	"math"
+	"path"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"go.starlark.net/starlark"
@@ -11,6 +14,7 @@ import (
 	"starling/core/data"
 	"starling/core/graph"
 	"starling/core/optim"
+	"starling/core/plan"
 	"starling/core/train"
 )
 
@@ -27,7 +31,7 @@ func frameDeclarations() []declaration {
 			"best keeps the checkpoint that is best by \"loss\" or a metric, its best_mode \"min\" or \"max\"; a metric is a function of the batch, such as one that returns nn.accuracy(…)", makeEvaluate},
 		{"checkpoint(every = 0, keep = 3)", "checkpoints every so many steps (0: only at the end), the newest keep of them", makeCheckpoint},
 		{`sample(model, prompt = "", tokens = 200, every = 0, temperature = 1.0, top_k = 0, context = None, tokenizer = None)`, "text drawn from model(tokens) every so many steps and at the end; context and tokenizer are those of the training data", makeSample},
-		{"train(*, loss, data, optimizer, steps = None, epochs = None, clip_norm = None, precision = None, parallel = None, evaluate = None, checkpoint = None, sample = None, seed = 1, on_step = None, on_eval = None)",
+		{"train(*, loss, data, optimizer, steps = None, epochs = None, clip_norm = None, precision = None, parallel = None, recompute = None, evaluate = None, checkpoint = None, sample = None, seed = 1, on_step = None, on_eval = None)",
 			"the run: exactly once in a recipe. loss(batch) returns a loss; steps or epochs; clip_norm bounds the gradient's global norm; sample is one or a list; on_step(m) and on_eval(m) see the metrics and may return actions", declareTrain},
 	}
 }
@@ -115,6 +119,64 @@ func parallelDeclarations() []declaration {
 		"placement, which changes no result: data-parallel ranks, the size of gradient buckets, CPU threads a rank (0: the cores shared out), seconds until a collective gives up; " +
 			"zero shards over the ranks 0 nothing, 1 the optimizer's state, 2 gradients too, 3 parameters too; overlap lets communication run beside computation; with zero = 3 keep_gathered " +
 			"keeps a block's parameters from its forward to its backward pass, and groups of parameters below keep_whole_kb stay whole", makeMesh}}
+}
+
+func recomputeDeclarations() []declaration {
+	return []declaration{
+		{"all()", "compute every block's activations again for the backward pass, and keep only what passes from block to block", func(c *call) (starlark.Value, error) {
+			if err := c.unpack(); err != nil {
+				return nil, err
+			}
+			return c.newSetting("recompute", plan.Recompute{All: true}), nil
+		}},
+		{"every(k)", "every k-th block, from the first on", func(c *call) (starlark.Value, error) {
+			var r plan.Recompute
+			if err := c.unpack(&r.Every); err != nil {
+				return nil, err
+			}
+			if r.Every < 1 {
+				return nil, c.bad("k", "k = %d must be at least 1", r.Every)
+			}
+			return c.newSetting("recompute", r), nil
+		}},
+		{"blocks(pattern)", `the blocks whose name matches, such as "h.*" or "h.3"`, func(c *call) (starlark.Value, error) {
+			var pattern string
+			if err := c.unpack(&pattern); err != nil {
+				return nil, err
+			}
+			if _, err := path.Match(pattern, ""); err != nil || pattern == "" {
+				return nil, c.bad("pattern", "pattern = %q is no pattern; use names of blocks with * and ?", pattern)
+			}
+			return c.newSetting("recompute", plan.Recompute{Blocks: []string{pattern}}), nil
+		}},
+		{"budget(bytes)", `as few blocks as it takes for activations to fit, such as budget("2GB")`, func(c *call) (starlark.Value, error) {
+			var size string
+			if err := c.unpack(&size); err != nil {
+				return nil, err
+			}
+			n, err := parseBytes(size)
+			if err != nil {
+				return nil, c.bad("bytes", "bytes = %q: %v", size, err)
+			}
+			return c.newSetting("recompute", plan.Recompute{Budget: n}), nil
+		}},
+	}
+}
+
+// parseBytes reads a size such as 2GB, 512MB or 100KB; units are powers of 1024.
+func parseBytes(s string) (int64, error) {
+	unit := int64(0)
+	number := s
+	for name, u := range map[string]int64{"KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30, "TB": 1 << 40} {
+		if rest, ok := strings.CutSuffix(s, name); ok {
+			number, unit = rest, u
+		}
+	}
+	f, err := strconv.ParseFloat(strings.TrimSpace(number), 64)
+	if err != nil || unit == 0 || !(f > 0) || f*float64(unit) >= math.MaxInt64 {
+		return 0, errors.New(`write a number and KB, MB, GB or TB, such as "2GB"`)
+	}
+	return int64(f * float64(unit)), nil
 }
 
 func makeMesh(c *call) (starlark.Value, error) {
@@ -253,7 +315,7 @@ func declareTrain(c *call) (starlark.Value, error) {
 		return nil, c.errorf("a recipe describes one run, and train is already called at %v", s.trained)
 	}
 	var loss, onStep, onEval starlark.Callable
-	var load, opt, prec, par, eval, ckpt *setting
+	var load, opt, prec, par, again, eval, ckpt *setting
 	var samples starlark.Value
 	var seed int
 	spec := &train.Spec{Name: strings.TrimSuffix(s.name, filepath.Ext(s.name)), Recipe: s.path, Precision: "fp32",
@@ -263,6 +325,7 @@ func declareTrain(c *call) (starlark.Value, error) {
 		kindOf{"loader", "a loader(…)", &load}, kindOf{"optimizer", "an optimizer such as optim.adamw(…)", &opt},
 		&steps, &epochs, &spec.ClipNorm,
 		kindOf{"precision", "a precision such as precision.fp32()", &prec}, kindOf{"parallel", "parallel.mesh(…)", &par},
+		kindOf{"recompute", "a choice of blocks such as recompute.all()", &again},
 		kindOf{"evaluation", "evaluate(…)", &eval}, kindOf{"checkpoint", "checkpoint(…)", &ckpt},
 		&samples, &seed, &onStep, &onEval); err != nil {
 		return nil, err
@@ -296,6 +359,10 @@ func declareTrain(c *call) (starlark.Value, error) {
 	if par != nil {
 		spec.Mesh = payload[train.Mesh](par)
 		at("mesh", par)
+	}
+	if again != nil {
+		spec.Mesh.Recompute = payload[plan.Recompute](again)
+		at("recompute", again)
 	}
 	model := &model{session: s, loss: loss}
 	spec.Model = model

@@ -3,6 +3,7 @@ package train
 import (
 	"errors"
 	"fmt"
+	"strings"
 
 	"starling/core/data"
 	"starling/core/graph"
@@ -20,7 +21,11 @@ func Plan(s *Spec, world, rank int) (*plan.Plan, error) {
 	}
 	p, err := plan.Build(g, s.settings(world, rank))
 	if err != nil {
-		return nil, s.place("train", err)
+		key := "train"
+		if strings.HasPrefix(err.Error(), "recompute.") {
+			key = "recompute"
+		}
+		return nil, s.place(key, err)
 	}
 	if e := s.Evaluate; e != nil {
 		g, err := s.Model.Loss(BatchInputs(e.Source.Fields(), e.microBatch(s)), false)
@@ -58,6 +63,7 @@ func (s *Spec) settings(world, rank int) plan.Settings {
 		GlobalBatch: s.Data.GlobalBatch, MicroBatch: s.Data.MicroBatch,
 		BucketBytes:      int64(s.Mesh.BucketMB * (1 << 20)),
 		FirstBucketBytes: int64(s.Mesh.FirstBucket * (1 << 20)),
+		Recompute:        s.Mesh.Recompute,
 		Half:             halfTypes[s.Precision],
 		Zero:             s.Mesh.Zero,
 		KeepGathered:     s.Mesh.KeepGathered,

@@ -11,6 +11,7 @@ import (
 	"starling/core/data"
 	"starling/core/device"
 	"starling/core/graph"
+	"starling/core/optim"
 	"starling/core/plan"
 	"starling/core/tensor"
 )
@@ -52,6 +53,110 @@ func TestShardingDoesNotChangeWeights(t *testing.T) {
 			}
 		}
 	}
+}
+
+// Each precision has its own hash, and that is the same wherever the run is placed.
+func TestHalfPrecisionIsPlacedFreely(t *testing.T) {
+	hashes := map[string]string{}
+	for _, precision := range []string{"fp32", "bf16", "fp16"} {
+		for _, lanes := range []int{6, 12} {
+			base := ""
+			for _, c := range []struct{ ranks, stage int }{{1, 0}, {2, 0}, {3, 1}, {2, 2}, {4, 2}, {3, 3}, {4, 3}} {
+				r, err := runOn(t, t.Context(), c.ranks, 1, func(_ int, s *Spec, _ *Env) {
+					wide(s, lanes)
+					s.Precision, s.Mesh.Zero, s.ClipNorm = precision, c.stage, 0.5
+					if precision == "fp16" {
+						s.LossScale = optim.DefaultLossScale
+						s.LossScale.Init = 1 << 21 // overflows at first
+					}
+				})
+				if err != nil {
+					t.Fatalf("%s, %+v: %v", precision, c, err)
+				}
+				if precision == "fp16" && (r[0].Skipped == 0 || r[0].Skipped == r[0].Steps) {
+					t.Errorf("fp16, %+v: %d of %d steps overflowed, want some", c, r[0].Skipped, r[0].Steps)
+				}
+				if base == "" {
+					base = r[0].WeightsSHA256
+				}
+				for i, x := range r {
+					if x.WeightsSHA256 != base {
+						t.Errorf("%s, %d lanes, %+v, rank %d: weights %.16s, want %.16s", precision, lanes, c, i, x.WeightsSHA256, base)
+					}
+				}
+			}
+			if other := hashes[base]; other != "" && other != precision {
+				t.Errorf("%s gives the weights of %s", precision, other)
+			}
+			hashes[base] = precision
+		}
+	}
+}
+
+func TestRecomputingChangesNoWeight(t *testing.T) {
+	for precision, budget := range map[string]int64{"fp32": 50 << 10, "fp16": 300 << 10} { // fp16 has weights in it, widened while they are used
+		base := ""
+		for _, c := range []struct {
+			ranks, stage int
+			again        plan.Recompute
+		}{
+			{1, 0, plan.Recompute{}}, {1, 0, plan.Recompute{All: true}}, {2, 0, plan.Recompute{Every: 2}}, {3, 1, plan.Recompute{All: true}},
+			{2, 2, plan.Recompute{Blocks: []string{"b.*"}}}, {3, 3, plan.Recompute{All: true}}, {2, 3, plan.Recompute{Budget: budget}},
+		} {
+			r, err := runOn(t, t.Context(), c.ranks, 1, func(_ int, s *Spec, _ *Env) {
+				wide(s, 12)
+				s.Model = blockModel{layers: 5}
+				s.Precision, s.Mesh.Zero, s.Mesh.Recompute = precision, c.stage, c.again
+				if precision == "fp16" {
+					s.LossScale = optim.DefaultLossScale
+				}
+			})
+			if err != nil {
+				t.Fatalf("%s, %+v: %v", precision, c, err)
+			}
+			if base == "" {
+				base = r[0].WeightsSHA256
+			}
+			if r[0].WeightsSHA256 != base {
+				t.Errorf("%s, %+v: weights %.16s, want %.16s", precision, c, r[0].WeightsSHA256, base)
+			}
+		}
+	}
+}
+
+// blockModel is a stack of residual blocks with dropout.
+type blockModel struct{ layers int }
+
+func (m blockModel) Loss(batch []Input, training bool) (*graph.Graph, error) {
+	b := graph.NewBuilder()
+	in := map[string]*graph.Value{}
+	for _, i := range batch {
+		in[i.Name] = b.Must(graph.OpInput, graph.InputAttrs{Name: i.Name, DType: i.DType, Shape: graph.MakeDims(i.Shape)})[0]
+	}
+	var rng *graph.Value
+	if training {
+		rng = b.Must(graph.OpInput, graph.InputAttrs{Name: "rng", DType: tensor.U32, Shape: graph.MakeDims([]int{4})})[0]
+	}
+	param := func(name string, shape ...int) *graph.Value {
+		return b.Must(graph.OpParam, graph.ParamAttrs{Name: name, Shape: graph.MakeDims(shape), Init: graph.Init{Kind: graph.InitNormal, B: 0.1}})[0]
+	}
+	x := in["features"]
+	n := x.Shape[0]
+	x = b.Must(graph.OpReshape, graph.ShapeAttrs{Shape: graph.MakeDims([]int{n, 144})}, x)[0]
+	for i := range m.layers {
+		b.Block = fmt.Sprintf("b.%d", i)
+		y := b.Must(graph.OpLayerNorm, graph.NormAttrs{Eps: 1e-5}, x, param(b.Block+".norm", 144))[0]
+		y = b.Must(graph.OpGELU, nil, b.Must(graph.OpLinear, nil, y, param(b.Block+".up", 300, 144))[0])[0]
+		if training {
+			y = b.Must(graph.OpDropout, graph.DropoutAttrs{P: 0.2, Key: graph.DropoutKey(b.Block, 0)}, y, rng)[0]
+		}
+		x = b.Must(graph.OpAdd, nil, x, b.Must(graph.OpLinear, nil, y, param(b.Block+".down", 144, 300))[0])[0]
+	}
+	b.Block = ""
+	out := b.Must(graph.OpCrossEntropy, graph.CrossEntropyAttrs{Ignore: -1}, b.Must(graph.OpLinear, nil, x, param("head", 10, 144))[0], in["labels"])
+	b.Output("loss", out[0])
+	b.Output("weight", out[1])
+	return b.G, nil
 }
 
 func TestAResumeMayShardOtherwise(t *testing.T) {
