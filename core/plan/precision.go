@@ -2,6 +2,7 @@ package plan
 
 import (
 	"slices"
+	"strings"
 
 	"starling/core/graph"
 	"starling/core/tensor"
@@ -193,6 +194,23 @@ func (s Settings) isWeight(n *graph.Node) bool {
 	return s.half() && n.Op == graph.OpCast && n.In[0].Def.Op == graph.OpParam && n.Out[0].DType == s.Half
 }
 
+// halfGradients are the operations whose gradients of weights are rounded to the half type, as the products that they belong to.
+var halfGradients = []string{"linear_grad_w", "linear_grad_b", "conv2d_grad_w", "matmul"}
+
+// exactGradient looks behind the roundings that differentiation turned around: the gradient of a weight that is rounded for use alone, as in a
+// norm, was never a half value.
+func (s Settings) exactGradient(v *graph.Value) *graph.Value {
+	wide := v.Def
+	if wide.Op != graph.OpCast || !s.isHalf(wide.In[0]) {
+		return v
+	}
+	narrow := wide.In[0].Def
+	if narrow.Op != graph.OpCast || narrow.In[0].DType != tensor.F32 || slices.Contains(halfGradients, rootOf(narrow.In[0]).Def.Op.Name) {
+		return v
+	}
+	return narrow.In[0]
+}
+
 // widen gives every node that works on half values the arithmetic of fp32: its operands are widened and its results rounded.
 // Differentiation leaves such nodes where a value has several uses and their gradients are added.
 func widen(s *State) error {
@@ -219,7 +237,14 @@ func widen(s *State) error {
 			}
 		}
 	}
-	s.Graph = r.finish(s.Graph)
+	for _, o := range s.Graph.Outputs {
+		v := o.Value
+		if strings.HasPrefix(o.Name, gradPrefix) {
+			v = s.Settings.exactGradient(v)
+		}
+		r.b.Output(o.Name, r.env[v])
+	}
+	s.Graph = r.b.G
 	return nil
 }
 

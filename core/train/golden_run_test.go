@@ -126,6 +126,7 @@ type goldenRun struct {
 // goldenResult is what a run leaves.
 type goldenResult struct {
 	losses, norms []float64
+	scales        []float64 // of the loss, in each step
 	hash          string
 	// states holds parameters and optimizer state by name, for each checkpoint after the first.
 	states []map[string][]float32
@@ -184,6 +185,7 @@ func (g goldenRun) run(t *testing.T) goldenResult {
 		if w.Rank() == 0 {
 			s.OnStep = func(m train.Metrics) (train.Action, error) {
 				out.losses, out.norms = append(out.losses, m["loss"]), append(out.norms, m["grad_norm"])
+				out.scales = append(out.scales, m["loss_scale"])
 				return train.Action{}, nil
 			}
 		}
