@@ -155,3 +155,24 @@ func TestGatheredBlocksComeAndGo(t *testing.T) {
 		t.Errorf("kept gathered: %d bytes at once, %d sent; want most of %d, and less than %d sent", k.GatheredBytes, k.GatherSentBytes, whole, s.GatherSentBytes)
 	}
 }
+
+// A tensor larger than any bucket is met when planning, at every stage: it travels in a bucket of its own, and a note says so.
+func TestATensorLargerThanABucket(t *testing.T) {
+	m := newTracer(t)
+	x := m.input("x", tensor.F32, 1, 1024)
+	targets := m.input("targets", tensor.I32, 1)
+	ce := m.ops(graph.OpCrossEntropy, graph.CrossEntropyAttrs{Ignore: -1}, m.op(graph.OpLinear, nil, x, m.param("w", 512412, 1024)), targets)
+	m.b.Output(OutputLoss, ce[0])
+	m.b.Output(OutputWeight, ce[1])
+	for stage := range 4 {
+		s := sharded(3, 1, stage, 12)
+		s.BucketBytes = 400e6
+		p := mustBuild(t, m.b.G, s)
+		if len(p.Buckets) != 1 || len(p.Notes) != 1 || !strings.Contains(p.Notes[0], "the gradient of w takes 1.95 GiB, more than a bucket of 381.5 MiB") {
+			t.Errorf("zero %d: %d buckets and the notes %q", stage, len(p.Buckets), p.Notes)
+		}
+		if q := p.Param("w"); stage > 0 && math.Abs(float64(q.Owned.Len())-524709888/3.0) > graph.SumSquaresBlock {
+			t.Errorf("zero %d: rank 1 owns %d elements, want a third", stage, q.Owned.Len())
+		}
+	}
+}

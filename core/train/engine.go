@@ -11,6 +11,7 @@ import (
 	"starling/core/data"
 	"starling/core/device"
 	"starling/core/graph"
+	"starling/core/optim"
 	"starling/core/plan"
 )
 
@@ -372,7 +373,7 @@ func (e *engine) exchange(ctx context.Context, out *stepOut) error {
 
 // notFinite is the error of a gradient that is not finite, of the first such parameter in name order. Every rank sees the same
 // gradient, so every rank stops.
-func notFinite(step int, p *plan.Param, scale float64) error {
+func notFinite(step int, p *plan.Param, scale optim.ScaleState, scaled bool) error {
 	where := ""
 	if p.Block != "" {
 		where = " (block " + p.Block + ")"
@@ -381,8 +382,8 @@ func notFinite(step int, p *plan.Param, scale float64) error {
 		where += " (" + p.Pos.String() + ")"
 	}
 	advice := "Lower the learning rate, clip the gradient (clip_norm), look for a division or logarithm of 0 in the loss, or for a target that is none of the classes"
-	if scale != 1 {
-		advice = fmt.Sprintf("The loss scale is %v and cannot go down any further. ", scale) + advice
+	if scaled {
+		advice = fmt.Sprintf("The loss scale is %v and cannot go down any further. ", scale.Scale) + advice
 	}
 	return fmt.Errorf("step %d: the gradient of %s%s is not finite (NaN or infinity), the first of the parameters in name order; "+
 		"nothing was updated. %s", step, p.Name, where, advice)

@@ -361,7 +361,7 @@ func (l *loop) rescale(overflow *plan.Param) error {
 	before := st.Scale.Scale
 	next, err := l.spec.LossScale.Next(st.Scale, overflow != nil)
 	if err != nil {
-		return notFinite(st.Step, overflow, before)
+		return notFinite(st.Step, overflow, st.Scale, l.spec.LossScale.Active())
 	}
 	st.Scale = next
 	if overflow == nil {
