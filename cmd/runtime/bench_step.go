@@ -87,13 +87,12 @@ func benchStep(ctx context.Context, path string, o stepOptions, started time.Tim
 		return nil, fmt.Errorf("a folder for the run: %w", err)
 	}
 	defer os.RemoveAll(dir)
-	digest, err := recipe.Digest(spec)
-	if err != nil {
-		return nil, err
-	}
-	j := job{Recipe: path, Set: o.set, RunDir: dir, Digest: digest, Threads: o.threads, World: spec.Mesh.Data, StartedUnixNano: started.UnixNano(),
+	j := job{Recipe: path, Set: o.set, RunDir: dir, Threads: o.threads, World: spec.Mesh.Data, StartedUnixNano: started.UnixNano(),
 		Timeout: spec.Mesh.TimeoutSec, StepsOnly: warmSteps + o.steps}
 	j.bare(spec)
+	if j.Digest, err = recipe.Digest(spec); err != nil {
+		return nil, err
+	}
 	quiet := newDisplay(os.Stderr, nil, true)
 	defer quiet.close()
 	if o.profile != "" {
