@@ -42,7 +42,7 @@ func benchWorkerMain() int {
 		if err := json.Unmarshal([]byte(os.Getenv(envBenchComm)), &task); err != nil {
 			return fmt.Errorf("%s: %w", envBenchComm, err)
 		}
-		w, err := cluster.Join(context.Background(), cluster.JoinConfig{Digest: "bench comm", Class: arithmeticClass()})
+		w, err := cluster.Join(context.Background(), cluster.JoinConfig{Digest: "bench comm", Class: arithmeticClass(nil)})
 		if err != nil {
 			return err
 		}

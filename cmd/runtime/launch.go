@@ -17,6 +17,7 @@ import (
 	"starling/core/device/cpu"
 	"starling/core/recipe"
 	"starling/core/train"
+	"starling/sdk/vec"
 )
 
 // job is what a worker process must know to run its rank. It travels in the environment and holds no secret.
@@ -159,7 +160,7 @@ func workerMain() int {
 		// Before the ranks meet, so that they compare what each of them will compute.
 		p := &printer{}
 		spec, digest, err := loadForRank(j, p.print)
-		w, joinErr := cluster.Join(context.Background(), cluster.JoinConfig{Digest: digest, Class: arithmeticClass()})
+		w, joinErr := cluster.Join(context.Background(), cluster.JoinConfig{Digest: digest, Class: arithmeticClass(spec)})
 		switch {
 		case joinErr != nil:
 			return joinErr
@@ -220,8 +221,14 @@ func (p *printer) send(to func(string)) {
 	p.kept = nil
 }
 
-// arithmeticClass names what else decides a run's bits. In fp32 every kernel set gives the same ones.
-func arithmeticClass() string { return "fp32" }
+// arithmeticClass names what else decides a run's bits: in fp32 nothing, every kernel set gives the same ones; in bf16 how the
+// processor multiplies. The recipe may be missing, where it did not load.
+func arithmeticClass(spec *train.Spec) string {
+	if spec != nil && spec.Precision == "bf16" {
+		return "bf16 " + vec.BF16Class()
+	}
+	return "fp32"
+}
 
 // makeRoom lets goroutines that communicate and load data run beside the given number of compute threads: the system
 // shares the cores among them, where the Go scheduler would keep them waiting for a computing one to be preempted.

@@ -126,6 +126,22 @@ var OpLinearGradW = register(Op{
 	},
 })
 
+// OpLinearGradWWide is OpLinearGradW with a sum in fp32 whatever the type of the operands.
+var OpLinearGradWWide = register(Op{
+	Name:        "linear_grad_w_wide",
+	Doc:         "(dy[...,O], x[...,I]) -> dw f32[O,I]: linear_grad_w, never rounded to the operands' type",
+	Accumulates: true,
+	Ref:         refLinearGradW,
+	Infer: func(in []*Value, attrs any) ([]Type, error) {
+		types, err := ops["linear_grad_w"].Infer(in, attrs)
+		if err != nil {
+			return nil, err
+		}
+		types[0].DType = tensor.F32
+		return types, nil
+	},
+})
+
 // OpLinearGradB is the gradient of OpLinear with respect to b.
 var OpLinearGradB = register(Op{
 	Name: "linear_grad_b",

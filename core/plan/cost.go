@@ -60,6 +60,8 @@ var products = map[string]func(n *graph.Node) int64{
 	"linear_grad_x": func(n *graph.Node) int64 { return 2 * numel(n.Out[0]) * int64(n.In[1].Shape[0]) },
 	"linear_grad_w": func(n *graph.Node) int64 { return 2 * numel(n.In[0]) * int64(n.Out[0].Shape[1]) },
 
+	"linear_grad_w_wide": func(n *graph.Node) int64 { return 2 * numel(n.In[0]) * int64(n.Out[0].Shape[1]) },
+
 	// Every output element of a convolution is a product over the kernel's window and channels.
 	"conv2d":        func(n *graph.Node) int64 { return 2 * numel(n.Out[0]) * window(n.In[1]) },
 	"conv2d_grad_x": func(n *graph.Node) int64 { return 2 * numel(n.In[0]) * window(n.In[1]) },

@@ -58,9 +58,10 @@ func Passes() []Pass {
 		{"differentiate", "append the backward pass; one gradient for each use of a parameter", differentiate},
 		{"widen", "do the arithmetic on half values in fp32", widen},
 		{"share", "compute equal expressions once", share},
+		{"recast", "let the backward pass read half values, not their fp32 forms", recast},
+		{"narrow", "read and write bfloat16 where casts stand around an operation", narrow},
 		{"fuse", "join the gradients of adjoining slices", fuse},
 		{"prune", "drop what no output depends on", prune},
-		{"recast", "let the backward pass read half values, not their fp32 forms", recast},
 		{"recompute", "compute activations of the chosen blocks again instead of keeping them", recompute},
 		{"accumulate", "let each gradient end in a node that adds into its accumulator", accumulate},
 		{"order", "complete gradients as soon as their operands exist, make constants late", order},
@@ -74,6 +75,7 @@ func ForwardPasses() []Pass {
 		{"autocast", "round weights, products and what is made of them to the half type of the recipe's precision", autocast},
 		{"share", "compute equal expressions once", share},
 		{"prune", "drop what no output depends on", prune},
+		{"narrow", "read and write bfloat16 where casts stand around an operation", narrow},
 		{"order", "make constants late", order},
 	}
 }

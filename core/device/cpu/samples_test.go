@@ -188,6 +188,7 @@ func buildSamples() []sample {
 	add("linear_grad_w", nil, fs(5, 77, 170), fs(5, 77, 50))
 	accum("linear_grad_w", nil, fs(5, 77, 170), fs(5, 77, 50))
 	add("linear_grad_b", nil, fs(5, 77, 170))
+	accum("linear_grad_w_wide", nil, fs(5, 77, 170), fs(5, 77, 50))
 	add("embedding", nil, fs(100, 65), ints(-2, 5, 200))
 	add("embedding", nil, fs(100, 65), ids(102, 5, 200))
 	add("embedding_grad", graph.EmbeddingGradAttrs{Rows: 100}, fs(5, 200, 65), ids(102, 5, 200))

@@ -25,6 +25,7 @@ var table = index(
 	layoutKernels, reduceKernels, softmaxKernels,
 	productKernels, attentionKernels, rotaryKernels,
 	normKernels, lossKernels, embeddingKernels, dropoutKernels,
+	halfProductKernels, halfKernels,
 	convKernels, windowKernels, optimizerKernels,
 )
 

@@ -16,10 +16,11 @@ type operand struct {
 // filler draws element i of an input.
 type filler func(r *rand.Rand, i int) float64
 
-func f32(shape ...int) graph.Type { return graph.Type{DType: tensor.F32, Shape: shape} }
-func f64(shape ...int) graph.Type { return graph.Type{DType: tensor.F64, Shape: shape} }
-func i32(shape ...int) graph.Type { return graph.Type{DType: tensor.I32, Shape: shape} }
-func u32(shape ...int) graph.Type { return graph.Type{DType: tensor.U32, Shape: shape} }
+func f32(shape ...int) graph.Type  { return graph.Type{DType: tensor.F32, Shape: shape} }
+func f64(shape ...int) graph.Type  { return graph.Type{DType: tensor.F64, Shape: shape} }
+func bf16(shape ...int) graph.Type { return graph.Type{DType: tensor.BF16, Shape: shape} }
+func i32(shape ...int) graph.Type  { return graph.Type{DType: tensor.I32, Shape: shape} }
+func u32(shape ...int) graph.Type  { return graph.Type{DType: tensor.U32, Shape: shape} }
 
 func normal(r *rand.Rand, _ int) float64 { return r.NormFloat64() }
 

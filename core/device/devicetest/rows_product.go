@@ -37,6 +37,15 @@ func productRows() map[string]row {
 			}
 			return cs
 		}},
+		"linear_grad_w_wide": {abs: product, nan: []int{0, 1}, cases: func(*rand.Rand) []testCase {
+			var cs []testCase
+			for _, l := range layers {
+				for _, t := range []func(...int) graph.Type{f32, bf16} {
+					cs = append(cs, testCase{in: []operand{{t(append(l.rows, l.out)...), normal}, {t(append(l.rows, l.in)...), normal}}})
+				}
+			}
+			return cs
+		}},
 		"linear_grad_b": {abs: product, nan: []int{0}, cases: func(*rand.Rand) []testCase {
 			var cs []testCase
 			for _, l := range layers {

@@ -4,12 +4,14 @@ import (
 	"fmt"
 
 	"starling/core/graph"
+	"starling/core/tensor"
 )
 
 // Feeds are the values of a graph's inputs and parameters, by name.
 type Feeds map[string]*graph.Array
 
-// Run computes a graph in float64 and returns its outputs by name. Nothing is rounded on the way, except by cast.
+// Run computes a graph in float64 and returns its outputs by name. Nothing is rounded on the way, except by cast and to the
+// half types.
 // Feeds must hold every input and parameter under its name, with the graph's shape.
 func Run(g *graph.Graph, feeds Feeds) (map[string]*graph.Array, error) {
 	values := map[*graph.Value]*graph.Array{}
@@ -29,6 +31,11 @@ func Run(g *graph.Graph, feeds Feeds) (map[string]*graph.Array, error) {
 				in[i] = values[v]
 			}
 			for i, y := range n.Op.Ref(n, in) {
+				if d := y.DType; d == tensor.BF16 || d == tensor.F16 {
+					for k, v := range y.Data {
+						y.Data[k] = graph.Round(d, v)
+					}
+				}
 				values[n.Out[i]] = y
 			}
 		}
