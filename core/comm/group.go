@@ -283,13 +283,15 @@ func (g *Group) work() {
 	}
 }
 
-// assist carries out collectives up to c in the caller's goroutine where that can be done without tying it down: those
-// that have put their part into shared memory already. What it leaves, the worker does.
+// assist carries out collectives up to c in the caller's goroutine, which spares handing them to the worker and back:
+// those that have put their part into shared memory already, and where all of the group is in shared memory and the caller
+// has no deadline of its own, whatever the worker has not begun. What it leaves, the worker does.
 func (g *Group) assist(ctx context.Context, c *Collective) {
+	_, limited := ctx.Deadline()
 	for {
 		g.mu.Lock()
 		k := g.first
-		if c.h.over.Load() || k == nil || g.active || !k.published {
+		if c.h.over.Load() || k == nil || g.active || !k.published && (limited || g.shared == nil) {
 			g.mu.Unlock()
 			return
 		}
@@ -307,8 +309,8 @@ func (g *Group) assist(ctx context.Context, c *Collective) {
 	}
 }
 
-// carryOut runs the first collective to its end. A failure is the group's failure, so that every member returns. With a
-// context (only for a published collective) it may return early, with false, because that has ended.
+// carryOut runs the first collective to its end. A failure is the group's failure, so that every member returns. If ctx,
+// which may be nil, ends, it returns early with false where the collective can be taken up again, and fails otherwise.
 func (g *Group) carryOut(ctx context.Context, c *Collective) (err error, over bool) {
 	if err := g.Err(); err != nil {
 		return err, true

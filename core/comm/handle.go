@@ -107,7 +107,8 @@ func (h *Handle) pass() {
 }
 
 // Wait returns the result of the collective, or ctx's cause if that ends first; the collective then still runs and owns
-// its buffers until Done.
+// its buffers until Done. A ctx without a deadline may have Wait carry the collective out itself, in the middle of which a
+// cancellation fails the group.
 func (h *Handle) Wait(ctx context.Context) error {
 	if h.over.Load() {
 		return h.Err()

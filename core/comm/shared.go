@@ -183,7 +183,7 @@ func (h *hostTransport) share(g *Group) (*shared, error) {
 		return nil, err
 	}
 	h.seg.refs.Add(1)
-	x := &shared{t: h, self: g.self}
+	x := &shared{t: h, self: g.self, patience: patience{looks: looksProbe}}
 	for m := range n {
 		p := mem[m*part:][:part:part]
 		x.heads = append(x.heads, (*memberHead)(unsafe.Pointer(unsafe.SliceData(p))))
@@ -217,14 +217,15 @@ func (h *hostTransport) Close() error {
 	return err
 }
 
-// shared is a group's region, seen from one member. next belongs to whoever carries out the group's collectives, or, while
+// shared is a group's region, seen from one member. next and patience belong to whoever carries out the group's collectives, or, while
 // nobody does, to the holder of the group's lock.
 type shared struct {
-	t     *hostTransport
-	self  int
-	heads []*memberHead
-	slots [][]byte // per member, all of them
-	next  uint64   // the round to publish next
+	t        *hostTransport
+	self     int
+	heads    []*memberHead
+	slots    [][]byte // per member, all of them
+	next     uint64   // the round to publish next
+	patience patience
 }
 
 // leave gives the region up. A nil receiver is a group without one.

@@ -3,7 +3,7 @@ package comm
 import (
 	"context"
 	"errors"
-	"math"
+	"fmt"
 	"runtime"
 	"time"
 
@@ -30,14 +30,31 @@ const (
 // errYield says that a wait ended because the caller's context did.
 var errYield = errors.New("comm: the caller's context has ended")
 
-// How long to look before sleeping: a number of times for a member that works beside a computation; for one that somebody
-// waits for, a time, since ranks that have their cores to themselves then meet without sleeping. Where ranks outnumber
-// cores, looking means letting others run.
+// How many times to look before sleeping; a look takes some tens of nanoseconds. A member that works beside a computation
+// looks briefly. One that somebody waits for looks the longer the more it has helped lately: ranks that have their cores to
+// themselves then meet without sleeping, and ranks that must share them do not burn them. But where two ranks have taken to
+// waking each other, each always finds the other asleep, so now and then one looks for long all the same. Where ranks
+// outnumber cores, looking means letting others run.
 const (
 	looksBackground = 50
 	looksCrowded    = 60
-	looksAwaited    = 10 * time.Millisecond
+	looksLeast      = 1000
+	looksMost       = 160_000
+	looksProbe      = 30_000
+	probeEvery      = 8 // sleeps
 )
+
+// patience is how many times a member that somebody waits for looks.
+type patience struct{ looks, sleeps int }
+
+func (p *patience) helped() { p.looks = min(2*p.looks, looksMost) }
+
+func (p *patience) slept() {
+	p.looks = max(p.looks/2, looksLeast)
+	if p.sleeps++; p.sleeps%probeEvery == 0 {
+		p.looks = looksProbe
+	}
+}
 
 // behind returns a member that the need still waits for, or -1.
 func (r *run) behind(n need) int {
@@ -93,13 +110,12 @@ func (r *run) await(n need) error {
 		return nil
 	}
 	x := r.g.shared
-	looks := looksBackground
-	var until time.Time
+	looks, awaited := looksBackground, false
 	switch {
 	case x.t.crowded:
 		looks = looksCrowded
 	case r.h.waiters.Load() > 0:
-		looks, until = math.MaxInt, time.Now().Add(looksAwaited)
+		looks, awaited = x.patience.looks, true
 	}
 	for i := range looks {
 		switch {
@@ -114,14 +130,20 @@ func (r *run) await(n need) error {
 		}
 		if r.behind(n) < 0 {
 			r.moved()
+			if awaited {
+				x.patience.helped()
+			}
 			return nil
 		}
 		if r.fault != nil {
 			return r.fault
 		}
-		if i%512 == 511 && !until.IsZero() && (r.g.lost() || time.Now().After(until)) {
+		if i%512 == 511 && r.g.lost() {
 			break
 		}
+	}
+	if awaited {
+		x.patience.slept()
 	}
 	nap := min(r.nap(), 10*time.Millisecond)
 	for {
@@ -260,8 +282,11 @@ func (g *Group) carryOutShared(ctx context.Context, c *Collective) (err error, o
 	r.ctx = ctx
 	err = c.local.rest(c)
 	r.ctx = nil
-	if err == errYield {
+	switch {
+	case err == errYield && c.brief:
 		return nil, false
+	case err == errYield:
+		err = fmt.Errorf("%s: %w", c.h.call, context.Cause(ctx))
 	}
 	if err == nil {
 		g.form()

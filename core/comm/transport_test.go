@@ -65,7 +65,7 @@ func TestTLSRefusals(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			own := issue(t, 2)
-			_, errs := connectWithin(t, time.Second, tcpAddrs(2), func(r int, cfg *comm.MeshConfig) {
+			_, errs := connectWithin(t, 500*time.Millisecond, tcpAddrs(2), func(r int, cfg *comm.MeshConfig) {
 				cfg.Credentials = own[r]
 				if r == 1 {
 					cfg.Credentials = change(own, r)
