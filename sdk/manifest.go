@@ -44,8 +44,6 @@ type OptimizerInfo struct {
 	// MinDims and MaxDims bound the number of dimensions of the parameters that the optimizer takes; 0: no bound.
 	MinDims int `json:"min_dims,omitempty"`
 	MaxDims int `json:"max_dims,omitempty"`
-	// StateVersion counts changes of what the state means.
-	StateVersion int `json:"state_version,omitempty"`
 	// Journal says that the plugin copies results to their place itself, as Serve does for element-wise optimizers; it is
 	// Serve's to set.
 	Journal bool `json:"journal,omitempty"`
@@ -328,9 +326,6 @@ func (o *OptimizerInfo) validate() error {
 	}
 	if o.MinDims < 0 || o.MaxDims < 0 || o.MaxDims > 0 && o.MinDims > o.MaxDims {
 		bad("dimensions between %d and %d: no parameter has them", o.MinDims, o.MaxDims)
-	}
-	if o.StateVersion < 0 {
-		bad("state version %d: must be at least 0", o.StateVersion)
 	}
 	seen := map[string]bool{}
 	for _, s := range o.State {

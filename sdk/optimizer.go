@@ -24,12 +24,6 @@ type Optimizer interface {
 	Step(t *Tensor) error
 }
 
-// Upgrader is implemented by optimizers whose OptimizerInfo.StateVersion is above 0.
-type Upgrader interface {
-	// Upgrade turns the state of a parameter of the given shape, as an older version stored it, into the present one's.
-	Upgrade(from int, shape []int, state map[string][]float32) (map[string][]float32, error)
-}
-
 // Tensor is a parameter, or with element-wise granularity a range of one, in one step. The slices may be written and are valid during
 // the call only.
 type Tensor struct {

@@ -2,10 +2,8 @@ package sdk
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"math"
 	"runtime"
 	"runtime/debug"
 	"slices"
@@ -302,38 +300,6 @@ func panicText(p any) string {
 		text += " at " + strings.Join(at, ", ")
 	}
 	return text
-}
-
-// Upgrade implements the service.
-func (s *optimizerServer) Upgrade(_ context.Context, r *pb.UpgradeRequest) (*pb.UpgradeResponse, error) {
-	u, ok := s.optimizer.(Upgrader)
-	if !ok {
-		return nil, status.Errorf(codes.Unimplemented, "plugin %s cannot upgrade state of version %d", s.manifest.Name, r.FromVersion)
-	}
-	var shape []int
-	for _, d := range r.Parameter.GetShape() {
-		shape = append(shape, int(d))
-	}
-	old := map[string][]float32{}
-	for k, b := range r.State {
-		old[k] = make([]float32, len(b)/4)
-		for i := range old[k] {
-			old[k][i] = math.Float32frombits(binary.LittleEndian.Uint32(b[4*i:]))
-		}
-	}
-	out := &pb.UpgradeResponse{State: map[string][]byte{}}
-	err := guarded("Upgrade", func() error {
-		state, err := u.Upgrade(int(r.FromVersion), shape, old)
-		for k, v := range state {
-			b := make([]byte, 0, 4*len(v))
-			for _, x := range v {
-				b = binary.LittleEndian.AppendUint32(b, math.Float32bits(x))
-			}
-			out.State[k] = b
-		}
-		return err
-	})
-	return out, err
 }
 
 // floats is memory as float32 values.

@@ -19,7 +19,7 @@ func (m Manifest) Proto() *pb.Manifest {
 		out.Hypers = append(out.Hypers, p)
 	}
 	if o := m.Optimizer; o != nil {
-		out.Optimizer = &pb.OptimizerInfo{Granularity: pb.OptimizerInfo_Granularity(o.Granularity), MinDims: int32(o.MinDims), MaxDims: int32(o.MaxDims), StateVersion: int32(o.StateVersion), Journal: o.Journal}
+		out.Optimizer = &pb.OptimizerInfo{Granularity: pb.OptimizerInfo_Granularity(o.Granularity), MinDims: int32(o.MinDims), MaxDims: int32(o.MaxDims), Journal: o.Journal}
 		for _, s := range o.State {
 			out.Optimizer.Slots = append(out.Optimizer.Slots, &pb.Slot{Name: s.Name, Dtype: pb.Slot_F32, Init: s.Init, SameShape: !s.Own, Shape: s.Shape})
 		}
@@ -44,7 +44,7 @@ func ManifestOf(p *pb.Manifest) (Manifest, error) {
 		m.Hypers = append(m.Hypers, x)
 	}
 	if o := p.Optimizer; o != nil {
-		m.Optimizer = &OptimizerInfo{Granularity: Granularity(o.Granularity), MinDims: int(o.MinDims), MaxDims: int(o.MaxDims), StateVersion: int(o.StateVersion), Journal: o.Journal}
+		m.Optimizer = &OptimizerInfo{Granularity: Granularity(o.Granularity), MinDims: int(o.MinDims), MaxDims: int(o.MaxDims), Journal: o.Journal}
 		for _, s := range o.Slots {
 			if s.Dtype != pb.Slot_F32 {
 				return m, fmt.Errorf("state %q has element type %v, which this runtime does not know; it keeps F32", s.Name, s.Dtype)

@@ -121,11 +121,6 @@ class OptimizerStub:
                 request_serializer=starling__plugin__pb2.StepRequest.SerializeToString,
                 response_deserializer=starling__plugin__pb2.StepResponse.FromString,
                 _registered_method=True)
-        self.Upgrade = channel.unary_unary(
-                '/starling.plugin.v1.Optimizer/Upgrade',
-                request_serializer=starling__plugin__pb2.UpgradeRequest.SerializeToString,
-                response_deserializer=starling__plugin__pb2.UpgradeResponse.FromString,
-                _registered_method=True)
 
 
 class OptimizerServicer:
@@ -146,13 +141,6 @@ class OptimizerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def Upgrade(self, request, context):
-        """Upgrade turns the state of one parameter, as an older state version stored it, into this version's.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
 
 def add_OptimizerServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -165,11 +153,6 @@ def add_OptimizerServicer_to_server(servicer, server):
                     servicer.Step,
                     request_deserializer=starling__plugin__pb2.StepRequest.FromString,
                     response_serializer=starling__plugin__pb2.StepResponse.SerializeToString,
-            ),
-            'Upgrade': grpc.unary_unary_rpc_method_handler(
-                    servicer.Upgrade,
-                    request_deserializer=starling__plugin__pb2.UpgradeRequest.FromString,
-                    response_serializer=starling__plugin__pb2.UpgradeResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -227,33 +210,6 @@ class Optimizer:
             '/starling.plugin.v1.Optimizer/Step',
             starling__plugin__pb2.StepRequest.SerializeToString,
             starling__plugin__pb2.StepResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def Upgrade(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/starling.plugin.v1.Optimizer/Upgrade',
-            starling__plugin__pb2.UpgradeRequest.SerializeToString,
-            starling__plugin__pb2.UpgradeResponse.FromString,
             options,
             channel_credentials,
             insecure,

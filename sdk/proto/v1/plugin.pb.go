@@ -583,10 +583,8 @@ type OptimizerInfo struct {
 	// Parameters of fewer or more dimensions are not for this optimizer. 0: no bound.
 	MinDims int32 `protobuf:"varint,3,opt,name=min_dims,json=minDims,proto3" json:"min_dims,omitempty"`
 	MaxDims int32 `protobuf:"varint,4,opt,name=max_dims,json=maxDims,proto3" json:"max_dims,omitempty"`
-	// Version of the meaning of the state; Upgrade is called for state of a lower one.
-	StateVersion int32 `protobuf:"varint,5,opt,name=state_version,json=stateVersion,proto3" json:"state_version,omitempty"`
 	// The plugin copies results to their place itself and keeps the journal (see Scratch). Element-wise only.
-	Journal       bool `protobuf:"varint,6,opt,name=journal,proto3" json:"journal,omitempty"`
+	Journal       bool `protobuf:"varint,5,opt,name=journal,proto3" json:"journal,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -645,13 +643,6 @@ func (x *OptimizerInfo) GetMinDims() int32 {
 func (x *OptimizerInfo) GetMaxDims() int32 {
 	if x != nil {
 		return x.MaxDims
-	}
-	return 0
-}
-
-func (x *OptimizerInfo) GetStateVersion() int32 {
-	if x != nil {
-		return x.StateVersion
 	}
 	return 0
 }
@@ -1328,110 +1319,6 @@ func (*StepResponse) Descriptor() ([]byte, []int) {
 	return file_plugin_proto_rawDescGZIP(), []int{15}
 }
 
-type UpgradeRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	FromVersion   int32                  `protobuf:"varint,1,opt,name=from_version,json=fromVersion,proto3" json:"from_version,omitempty"`
-	Parameter     *Parameter             `protobuf:"bytes,2,opt,name=parameter,proto3" json:"parameter,omitempty"`
-	State         map[string][]byte      `protobuf:"bytes,3,rep,name=state,proto3" json:"state,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // little-endian, by slot
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *UpgradeRequest) Reset() {
-	*x = UpgradeRequest{}
-	mi := &file_plugin_proto_msgTypes[16]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *UpgradeRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*UpgradeRequest) ProtoMessage() {}
-
-func (x *UpgradeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_plugin_proto_msgTypes[16]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use UpgradeRequest.ProtoReflect.Descriptor instead.
-func (*UpgradeRequest) Descriptor() ([]byte, []int) {
-	return file_plugin_proto_rawDescGZIP(), []int{16}
-}
-
-func (x *UpgradeRequest) GetFromVersion() int32 {
-	if x != nil {
-		return x.FromVersion
-	}
-	return 0
-}
-
-func (x *UpgradeRequest) GetParameter() *Parameter {
-	if x != nil {
-		return x.Parameter
-	}
-	return nil
-}
-
-func (x *UpgradeRequest) GetState() map[string][]byte {
-	if x != nil {
-		return x.State
-	}
-	return nil
-}
-
-type UpgradeResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	State         map[string][]byte      `protobuf:"bytes,1,rep,name=state,proto3" json:"state,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *UpgradeResponse) Reset() {
-	*x = UpgradeResponse{}
-	mi := &file_plugin_proto_msgTypes[17]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *UpgradeResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*UpgradeResponse) ProtoMessage() {}
-
-func (x *UpgradeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_plugin_proto_msgTypes[17]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use UpgradeResponse.ProtoReflect.Descriptor instead.
-func (*UpgradeResponse) Descriptor() ([]byte, []int) {
-	return file_plugin_proto_rawDescGZIP(), []int{17}
-}
-
-func (x *UpgradeResponse) GetState() map[string][]byte {
-	if x != nil {
-		return x.State
-	}
-	return nil
-}
-
 type OpenRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Settings      map[string]*Value      `protobuf:"bytes,1,rep,name=settings,proto3" json:"settings,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
@@ -1444,7 +1331,7 @@ type OpenRequest struct {
 
 func (x *OpenRequest) Reset() {
 	*x = OpenRequest{}
-	mi := &file_plugin_proto_msgTypes[18]
+	mi := &file_plugin_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1456,7 +1343,7 @@ func (x *OpenRequest) String() string {
 func (*OpenRequest) ProtoMessage() {}
 
 func (x *OpenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_plugin_proto_msgTypes[18]
+	mi := &file_plugin_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1469,7 +1356,7 @@ func (x *OpenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenRequest.ProtoReflect.Descriptor instead.
 func (*OpenRequest) Descriptor() ([]byte, []int) {
-	return file_plugin_proto_rawDescGZIP(), []int{18}
+	return file_plugin_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *OpenRequest) GetSettings() map[string]*Value {
@@ -1508,7 +1395,7 @@ type OpenResponse struct {
 
 func (x *OpenResponse) Reset() {
 	*x = OpenResponse{}
-	mi := &file_plugin_proto_msgTypes[19]
+	mi := &file_plugin_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1520,7 +1407,7 @@ func (x *OpenResponse) String() string {
 func (*OpenResponse) ProtoMessage() {}
 
 func (x *OpenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_plugin_proto_msgTypes[19]
+	mi := &file_plugin_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1533,7 +1420,7 @@ func (x *OpenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenResponse.ProtoReflect.Descriptor instead.
 func (*OpenResponse) Descriptor() ([]byte, []int) {
-	return file_plugin_proto_rawDescGZIP(), []int{19}
+	return file_plugin_proto_rawDescGZIP(), []int{17}
 }
 
 type WriteRequest struct {
@@ -1545,7 +1432,7 @@ type WriteRequest struct {
 
 func (x *WriteRequest) Reset() {
 	*x = WriteRequest{}
-	mi := &file_plugin_proto_msgTypes[20]
+	mi := &file_plugin_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1557,7 +1444,7 @@ func (x *WriteRequest) String() string {
 func (*WriteRequest) ProtoMessage() {}
 
 func (x *WriteRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_plugin_proto_msgTypes[20]
+	mi := &file_plugin_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1570,7 +1457,7 @@ func (x *WriteRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteRequest.ProtoReflect.Descriptor instead.
 func (*WriteRequest) Descriptor() ([]byte, []int) {
-	return file_plugin_proto_rawDescGZIP(), []int{20}
+	return file_plugin_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *WriteRequest) GetRecords() []*Record {
@@ -1592,7 +1479,7 @@ type Record struct {
 
 func (x *Record) Reset() {
 	*x = Record{}
-	mi := &file_plugin_proto_msgTypes[21]
+	mi := &file_plugin_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1604,7 +1491,7 @@ func (x *Record) String() string {
 func (*Record) ProtoMessage() {}
 
 func (x *Record) ProtoReflect() protoreflect.Message {
-	mi := &file_plugin_proto_msgTypes[21]
+	mi := &file_plugin_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1617,7 +1504,7 @@ func (x *Record) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Record.ProtoReflect.Descriptor instead.
 func (*Record) Descriptor() ([]byte, []int) {
-	return file_plugin_proto_rawDescGZIP(), []int{21}
+	return file_plugin_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Record) GetKind() string {
@@ -1656,7 +1543,7 @@ type WriteResponse struct {
 
 func (x *WriteResponse) Reset() {
 	*x = WriteResponse{}
-	mi := &file_plugin_proto_msgTypes[22]
+	mi := &file_plugin_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1668,7 +1555,7 @@ func (x *WriteResponse) String() string {
 func (*WriteResponse) ProtoMessage() {}
 
 func (x *WriteResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_plugin_proto_msgTypes[22]
+	mi := &file_plugin_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1681,7 +1568,7 @@ func (x *WriteResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteResponse.ProtoReflect.Descriptor instead.
 func (*WriteResponse) Descriptor() ([]byte, []int) {
-	return file_plugin_proto_rawDescGZIP(), []int{22}
+	return file_plugin_proto_rawDescGZIP(), []int{20}
 }
 
 type CloseRequest struct {
@@ -1692,7 +1579,7 @@ type CloseRequest struct {
 
 func (x *CloseRequest) Reset() {
 	*x = CloseRequest{}
-	mi := &file_plugin_proto_msgTypes[23]
+	mi := &file_plugin_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1704,7 +1591,7 @@ func (x *CloseRequest) String() string {
 func (*CloseRequest) ProtoMessage() {}
 
 func (x *CloseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_plugin_proto_msgTypes[23]
+	mi := &file_plugin_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1717,7 +1604,7 @@ func (x *CloseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseRequest.ProtoReflect.Descriptor instead.
 func (*CloseRequest) Descriptor() ([]byte, []int) {
-	return file_plugin_proto_rawDescGZIP(), []int{23}
+	return file_plugin_proto_rawDescGZIP(), []int{21}
 }
 
 type CloseResponse struct {
@@ -1728,7 +1615,7 @@ type CloseResponse struct {
 
 func (x *CloseResponse) Reset() {
 	*x = CloseResponse{}
-	mi := &file_plugin_proto_msgTypes[24]
+	mi := &file_plugin_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1740,7 +1627,7 @@ func (x *CloseResponse) String() string {
 func (*CloseResponse) ProtoMessage() {}
 
 func (x *CloseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_plugin_proto_msgTypes[24]
+	mi := &file_plugin_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1753,7 +1640,7 @@ func (x *CloseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseResponse.ProtoReflect.Descriptor instead.
 func (*CloseResponse) Descriptor() ([]byte, []int) {
-	return file_plugin_proto_rawDescGZIP(), []int{24}
+	return file_plugin_proto_rawDescGZIP(), []int{22}
 }
 
 var File_plugin_proto protoreflect.FileDescriptor
@@ -1797,14 +1684,13 @@ const file_plugin_proto_rawDesc = "" +
 	"\x06floats\x18\x05 \x01(\v2\x1a.starling.plugin.v1.FloatsH\x00R\x06floatsB\x06\n" +
 	"\x04kind\" \n" +
 	"\x06Floats\x12\x16\n" +
-	"\x06values\x18\x01 \x03(\x01R\x06values\"\xcd\x02\n" +
+	"\x06values\x18\x01 \x03(\x01R\x06values\"\xa8\x02\n" +
 	"\rOptimizerInfo\x12O\n" +
 	"\vgranularity\x18\x01 \x01(\x0e2-.starling.plugin.v1.OptimizerInfo.GranularityR\vgranularity\x12.\n" +
 	"\x05slots\x18\x02 \x03(\v2\x18.starling.plugin.v1.SlotR\x05slots\x12\x19\n" +
 	"\bmin_dims\x18\x03 \x01(\x05R\aminDims\x12\x19\n" +
-	"\bmax_dims\x18\x04 \x01(\x05R\amaxDims\x12#\n" +
-	"\rstate_version\x18\x05 \x01(\x05R\fstateVersion\x12\x18\n" +
-	"\ajournal\x18\x06 \x01(\bR\ajournal\"F\n" +
+	"\bmax_dims\x18\x04 \x01(\x05R\amaxDims\x12\x18\n" +
+	"\ajournal\x18\x05 \x01(\bR\ajournal\"F\n" +
 	"\vGranularity\x12\x1b\n" +
 	"\x17GRANULARITY_UNSPECIFIED\x10\x00\x12\x0f\n" +
 	"\vELEMENTWISE\x10\x01\x12\t\n" +
@@ -1864,21 +1750,7 @@ const file_plugin_proto_rawDesc = "" +
 	"\x05rates\x18\x03 \x03(\x01R\x05rates\x12\x14\n" +
 	"\x05first\x18\x04 \x01(\x03R\x05first\x12\x12\n" +
 	"\x04last\x18\x05 \x01(\x03R\x04last\"\x0e\n" +
-	"\fStepResponse\"\xef\x01\n" +
-	"\x0eUpgradeRequest\x12!\n" +
-	"\ffrom_version\x18\x01 \x01(\x05R\vfromVersion\x12;\n" +
-	"\tparameter\x18\x02 \x01(\v2\x1d.starling.plugin.v1.ParameterR\tparameter\x12C\n" +
-	"\x05state\x18\x03 \x03(\v2-.starling.plugin.v1.UpgradeRequest.StateEntryR\x05state\x1a8\n" +
-	"\n" +
-	"StateEntry\x12\x10\n" +
-	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\fR\x05value:\x028\x01\"\x91\x01\n" +
-	"\x0fUpgradeResponse\x12D\n" +
-	"\x05state\x18\x01 \x03(\v2..starling.plugin.v1.UpgradeResponse.StateEntryR\x05state\x1a8\n" +
-	"\n" +
-	"StateEntry\x12\x10\n" +
-	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\fR\x05value:\x028\x01\"\xf4\x01\n" +
+	"\fStepResponse\"\xf4\x01\n" +
 	"\vOpenRequest\x12I\n" +
 	"\bsettings\x18\x01 \x03(\v2-.starling.plugin.v1.OpenRequest.SettingsEntryR\bsettings\x12\x16\n" +
 	"\x06folder\x18\x02 \x01(\tR\x06folder\x12\x16\n" +
@@ -1902,11 +1774,10 @@ const file_plugin_proto_rawDesc = "" +
 	"\fCloseRequest\"\x0f\n" +
 	"\rCloseResponse2W\n" +
 	"\x06Plugin\x12M\n" +
-	"\bDescribe\x12#.starling.plugin.v1.DescribeRequest\x1a\x1c.starling.plugin.v1.Manifest2\xf8\x01\n" +
+	"\bDescribe\x12#.starling.plugin.v1.DescribeRequest\x1a\x1c.starling.plugin.v1.Manifest2\xa4\x01\n" +
 	"\tOptimizer\x12L\n" +
 	"\x05Setup\x12 .starling.plugin.v1.SetupRequest\x1a!.starling.plugin.v1.SetupResponse\x12I\n" +
-	"\x04Step\x12\x1f.starling.plugin.v1.StepRequest\x1a .starling.plugin.v1.StepResponse\x12R\n" +
-	"\aUpgrade\x12\".starling.plugin.v1.UpgradeRequest\x1a#.starling.plugin.v1.UpgradeResponse2\xed\x01\n" +
+	"\x04Step\x12\x1f.starling.plugin.v1.StepRequest\x1a .starling.plugin.v1.StepResponse2\xed\x01\n" +
 	"\x04Sink\x12I\n" +
 	"\x04Open\x12\x1f.starling.plugin.v1.OpenRequest\x1a .starling.plugin.v1.OpenResponse\x12L\n" +
 	"\x05Write\x12 .starling.plugin.v1.WriteRequest\x1a!.starling.plugin.v1.WriteResponse\x12L\n" +
@@ -1925,7 +1796,7 @@ func file_plugin_proto_rawDescGZIP() []byte {
 }
 
 var file_plugin_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_plugin_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
+var file_plugin_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
 var file_plugin_proto_goTypes = []any{
 	(Hyper_Type)(0),                // 0: starling.plugin.v1.Hyper.Type
 	(OptimizerInfo_Granularity)(0), // 1: starling.plugin.v1.OptimizerInfo.Granularity
@@ -1946,20 +1817,16 @@ var file_plugin_proto_goTypes = []any{
 	(*SetupResponse)(nil),          // 16: starling.plugin.v1.SetupResponse
 	(*StepRequest)(nil),            // 17: starling.plugin.v1.StepRequest
 	(*StepResponse)(nil),           // 18: starling.plugin.v1.StepResponse
-	(*UpgradeRequest)(nil),         // 19: starling.plugin.v1.UpgradeRequest
-	(*UpgradeResponse)(nil),        // 20: starling.plugin.v1.UpgradeResponse
-	(*OpenRequest)(nil),            // 21: starling.plugin.v1.OpenRequest
-	(*OpenResponse)(nil),           // 22: starling.plugin.v1.OpenResponse
-	(*WriteRequest)(nil),           // 23: starling.plugin.v1.WriteRequest
-	(*Record)(nil),                 // 24: starling.plugin.v1.Record
-	(*WriteResponse)(nil),          // 25: starling.plugin.v1.WriteResponse
-	(*CloseRequest)(nil),           // 26: starling.plugin.v1.CloseRequest
-	(*CloseResponse)(nil),          // 27: starling.plugin.v1.CloseResponse
-	nil,                            // 28: starling.plugin.v1.SetupRequest.HypersEntry
-	nil,                            // 29: starling.plugin.v1.UpgradeRequest.StateEntry
-	nil,                            // 30: starling.plugin.v1.UpgradeResponse.StateEntry
-	nil,                            // 31: starling.plugin.v1.OpenRequest.SettingsEntry
-	nil,                            // 32: starling.plugin.v1.Record.ValuesEntry
+	(*OpenRequest)(nil),            // 19: starling.plugin.v1.OpenRequest
+	(*OpenResponse)(nil),           // 20: starling.plugin.v1.OpenResponse
+	(*WriteRequest)(nil),           // 21: starling.plugin.v1.WriteRequest
+	(*Record)(nil),                 // 22: starling.plugin.v1.Record
+	(*WriteResponse)(nil),          // 23: starling.plugin.v1.WriteResponse
+	(*CloseRequest)(nil),           // 24: starling.plugin.v1.CloseRequest
+	(*CloseResponse)(nil),          // 25: starling.plugin.v1.CloseResponse
+	nil,                            // 26: starling.plugin.v1.SetupRequest.HypersEntry
+	nil,                            // 27: starling.plugin.v1.OpenRequest.SettingsEntry
+	nil,                            // 28: starling.plugin.v1.Record.ValuesEntry
 }
 var file_plugin_proto_depIdxs = []int32{
 	5,  // 0: starling.plugin.v1.Manifest.hypers:type_name -> starling.plugin.v1.Hyper
@@ -1971,7 +1838,7 @@ var file_plugin_proto_depIdxs = []int32{
 	1,  // 6: starling.plugin.v1.OptimizerInfo.granularity:type_name -> starling.plugin.v1.OptimizerInfo.Granularity
 	9,  // 7: starling.plugin.v1.OptimizerInfo.slots:type_name -> starling.plugin.v1.Slot
 	2,  // 8: starling.plugin.v1.Slot.dtype:type_name -> starling.plugin.v1.Slot.DType
-	28, // 9: starling.plugin.v1.SetupRequest.hypers:type_name -> starling.plugin.v1.SetupRequest.HypersEntry
+	26, // 9: starling.plugin.v1.SetupRequest.hypers:type_name -> starling.plugin.v1.SetupRequest.HypersEntry
 	13, // 10: starling.plugin.v1.SetupRequest.parameters:type_name -> starling.plugin.v1.Parameter
 	11, // 11: starling.plugin.v1.SetupRequest.memories:type_name -> starling.plugin.v1.Memory
 	15, // 12: starling.plugin.v1.SetupRequest.scratch:type_name -> starling.plugin.v1.Scratch
@@ -1979,33 +1846,28 @@ var file_plugin_proto_depIdxs = []int32{
 	14, // 14: starling.plugin.v1.Parameter.gradient:type_name -> starling.plugin.v1.Place
 	14, // 15: starling.plugin.v1.Parameter.state:type_name -> starling.plugin.v1.Place
 	11, // 16: starling.plugin.v1.Scratch.memory:type_name -> starling.plugin.v1.Memory
-	13, // 17: starling.plugin.v1.UpgradeRequest.parameter:type_name -> starling.plugin.v1.Parameter
-	29, // 18: starling.plugin.v1.UpgradeRequest.state:type_name -> starling.plugin.v1.UpgradeRequest.StateEntry
-	30, // 19: starling.plugin.v1.UpgradeResponse.state:type_name -> starling.plugin.v1.UpgradeResponse.StateEntry
-	31, // 20: starling.plugin.v1.OpenRequest.settings:type_name -> starling.plugin.v1.OpenRequest.SettingsEntry
-	24, // 21: starling.plugin.v1.WriteRequest.records:type_name -> starling.plugin.v1.Record
-	32, // 22: starling.plugin.v1.Record.values:type_name -> starling.plugin.v1.Record.ValuesEntry
-	6,  // 23: starling.plugin.v1.SetupRequest.HypersEntry.value:type_name -> starling.plugin.v1.Value
-	6,  // 24: starling.plugin.v1.OpenRequest.SettingsEntry.value:type_name -> starling.plugin.v1.Value
-	3,  // 25: starling.plugin.v1.Plugin.Describe:input_type -> starling.plugin.v1.DescribeRequest
-	12, // 26: starling.plugin.v1.Optimizer.Setup:input_type -> starling.plugin.v1.SetupRequest
-	17, // 27: starling.plugin.v1.Optimizer.Step:input_type -> starling.plugin.v1.StepRequest
-	19, // 28: starling.plugin.v1.Optimizer.Upgrade:input_type -> starling.plugin.v1.UpgradeRequest
-	21, // 29: starling.plugin.v1.Sink.Open:input_type -> starling.plugin.v1.OpenRequest
-	23, // 30: starling.plugin.v1.Sink.Write:input_type -> starling.plugin.v1.WriteRequest
-	26, // 31: starling.plugin.v1.Sink.Close:input_type -> starling.plugin.v1.CloseRequest
-	4,  // 32: starling.plugin.v1.Plugin.Describe:output_type -> starling.plugin.v1.Manifest
-	16, // 33: starling.plugin.v1.Optimizer.Setup:output_type -> starling.plugin.v1.SetupResponse
-	18, // 34: starling.plugin.v1.Optimizer.Step:output_type -> starling.plugin.v1.StepResponse
-	20, // 35: starling.plugin.v1.Optimizer.Upgrade:output_type -> starling.plugin.v1.UpgradeResponse
-	22, // 36: starling.plugin.v1.Sink.Open:output_type -> starling.plugin.v1.OpenResponse
-	25, // 37: starling.plugin.v1.Sink.Write:output_type -> starling.plugin.v1.WriteResponse
-	27, // 38: starling.plugin.v1.Sink.Close:output_type -> starling.plugin.v1.CloseResponse
-	32, // [32:39] is the sub-list for method output_type
-	25, // [25:32] is the sub-list for method input_type
-	25, // [25:25] is the sub-list for extension type_name
-	25, // [25:25] is the sub-list for extension extendee
-	0,  // [0:25] is the sub-list for field type_name
+	27, // 17: starling.plugin.v1.OpenRequest.settings:type_name -> starling.plugin.v1.OpenRequest.SettingsEntry
+	22, // 18: starling.plugin.v1.WriteRequest.records:type_name -> starling.plugin.v1.Record
+	28, // 19: starling.plugin.v1.Record.values:type_name -> starling.plugin.v1.Record.ValuesEntry
+	6,  // 20: starling.plugin.v1.SetupRequest.HypersEntry.value:type_name -> starling.plugin.v1.Value
+	6,  // 21: starling.plugin.v1.OpenRequest.SettingsEntry.value:type_name -> starling.plugin.v1.Value
+	3,  // 22: starling.plugin.v1.Plugin.Describe:input_type -> starling.plugin.v1.DescribeRequest
+	12, // 23: starling.plugin.v1.Optimizer.Setup:input_type -> starling.plugin.v1.SetupRequest
+	17, // 24: starling.plugin.v1.Optimizer.Step:input_type -> starling.plugin.v1.StepRequest
+	19, // 25: starling.plugin.v1.Sink.Open:input_type -> starling.plugin.v1.OpenRequest
+	21, // 26: starling.plugin.v1.Sink.Write:input_type -> starling.plugin.v1.WriteRequest
+	24, // 27: starling.plugin.v1.Sink.Close:input_type -> starling.plugin.v1.CloseRequest
+	4,  // 28: starling.plugin.v1.Plugin.Describe:output_type -> starling.plugin.v1.Manifest
+	16, // 29: starling.plugin.v1.Optimizer.Setup:output_type -> starling.plugin.v1.SetupResponse
+	18, // 30: starling.plugin.v1.Optimizer.Step:output_type -> starling.plugin.v1.StepResponse
+	20, // 31: starling.plugin.v1.Sink.Open:output_type -> starling.plugin.v1.OpenResponse
+	23, // 32: starling.plugin.v1.Sink.Write:output_type -> starling.plugin.v1.WriteResponse
+	25, // 33: starling.plugin.v1.Sink.Close:output_type -> starling.plugin.v1.CloseResponse
+	28, // [28:34] is the sub-list for method output_type
+	22, // [22:28] is the sub-list for method input_type
+	22, // [22:22] is the sub-list for extension type_name
+	22, // [22:22] is the sub-list for extension extendee
+	0,  // [0:22] is the sub-list for field type_name
 }
 
 func init() { file_plugin_proto_init() }
@@ -2027,7 +1889,7 @@ func file_plugin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_plugin_proto_rawDesc), len(file_plugin_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   30,
+			NumMessages:   26,
 			NumExtensions: 0,
 			NumServices:   3,
 		},

@@ -130,9 +130,8 @@ var Plugin_ServiceDesc = grpc.ServiceDesc{
 }
 
 const (
-	Optimizer_Setup_FullMethodName   = "/starling.plugin.v1.Optimizer/Setup"
-	Optimizer_Step_FullMethodName    = "/starling.plugin.v1.Optimizer/Step"
-	Optimizer_Upgrade_FullMethodName = "/starling.plugin.v1.Optimizer/Upgrade"
+	Optimizer_Setup_FullMethodName = "/starling.plugin.v1.Optimizer/Setup"
+	Optimizer_Step_FullMethodName  = "/starling.plugin.v1.Optimizer/Step"
 )
 
 // OptimizerClient is the client API for Optimizer service.
@@ -145,8 +144,6 @@ type OptimizerClient interface {
 	Setup(ctx context.Context, in *SetupRequest, opts ...grpc.CallOption) (*SetupResponse, error)
 	// Step computes the update of a range of tasks through the scratch memory and returns when all are computed.
 	Step(ctx context.Context, in *StepRequest, opts ...grpc.CallOption) (*StepResponse, error)
-	// Upgrade turns the state of one parameter, as an older state version stored it, into this version's.
-	Upgrade(ctx context.Context, in *UpgradeRequest, opts ...grpc.CallOption) (*UpgradeResponse, error)
 }
 
 type optimizerClient struct {
@@ -177,16 +174,6 @@ func (c *optimizerClient) Step(ctx context.Context, in *StepRequest, opts ...grp
 	return out, nil
 }
 
-func (c *optimizerClient) Upgrade(ctx context.Context, in *UpgradeRequest, opts ...grpc.CallOption) (*UpgradeResponse, error) {
-	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(UpgradeResponse)
-	err := c.cc.Invoke(ctx, Optimizer_Upgrade_FullMethodName, in, out, cOpts...)
-	if err != nil {
-		return nil, err
-	}
-	return out, nil
-}
-
 // OptimizerServer is the server API for Optimizer service.
 // All implementations must embed UnimplementedOptimizerServer
 // for forward compatibility.
@@ -197,8 +184,6 @@ type OptimizerServer interface {
 	Setup(context.Context, *SetupRequest) (*SetupResponse, error)
 	// Step computes the update of a range of tasks through the scratch memory and returns when all are computed.
 	Step(context.Context, *StepRequest) (*StepResponse, error)
-	// Upgrade turns the state of one parameter, as an older state version stored it, into this version's.
-	Upgrade(context.Context, *UpgradeRequest) (*UpgradeResponse, error)
 	mustEmbedUnimplementedOptimizerServer()
 }
 
@@ -214,9 +199,6 @@ func (UnimplementedOptimizerServer) Setup(context.Context, *SetupRequest) (*Setu
 }
 func (UnimplementedOptimizerServer) Step(context.Context, *StepRequest) (*StepResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Step not implemented")
-}
-func (UnimplementedOptimizerServer) Upgrade(context.Context, *UpgradeRequest) (*UpgradeResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method Upgrade not implemented")
 }
 func (UnimplementedOptimizerServer) mustEmbedUnimplementedOptimizerServer() {}
 func (UnimplementedOptimizerServer) testEmbeddedByValue()                   {}
@@ -275,24 +257,6 @@ func _Optimizer_Step_Handler(srv interface{}, ctx context.Context, dec func(inte
 	return interceptor(ctx, in, info, handler)
 }
 
-func _Optimizer_Upgrade_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(UpgradeRequest)
-	if err := dec(in); err != nil {
-		return nil, err
-	}
-	if interceptor == nil {
-		return srv.(OptimizerServer).Upgrade(ctx, in)
-	}
-	info := &grpc.UnaryServerInfo{
-		Server:     srv,
-		FullMethod: Optimizer_Upgrade_FullMethodName,
-	}
-	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(OptimizerServer).Upgrade(ctx, req.(*UpgradeRequest))
-	}
-	return interceptor(ctx, in, info, handler)
-}
-
 // Optimizer_ServiceDesc is the grpc.ServiceDesc for Optimizer service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -307,10 +271,6 @@ var Optimizer_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Step",
 			Handler:    _Optimizer_Step_Handler,
-		},
-		{
-			MethodName: "Upgrade",
-			Handler:    _Optimizer_Upgrade_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},
