@@ -87,6 +87,24 @@ func inspect(ctx context.Context, path string, set []string) (*train.Spec, []*pl
 	return spec, plans, nil
 }
 
+// stageRows plans a rank at every stage of sharding.
+func stageRows(spec *train.Spec, rank int) [][2]string {
+	names := []string{"zero = 0, nothing", "zero = 1, optimizer state", "zero = 2, gradients too", "zero = 3, parameters too"}
+	var rows [][2]string
+	for stage, name := range names {
+		s := *spec
+		s.Mesh.Zero = stage
+		p, err := train.Plan(&s, s.Mesh.Data, rank)
+		if err != nil {
+			continue // a budget that only another stage meets
+		}
+		m := train.PlanMemory(&s, p, 0)
+		rows = append(rows, [2]string{name, fmt.Sprintf("%s: parameters %s, optimizer state %s, gradients %s, %s sent a step", bytesText(m.Total()),
+			bytesText(m.Params), bytesText(m.State), bytesText(m.Grads+m.Sums), bytesText(p.Summary().SentBytes))})
+	}
+	return rows
+}
+
 // planText is the figures of a run: the plan's own for the rank that sends most, and each rank's memory.
 func planText(spec *train.Spec, plans []*plan.Plan) string {
 	var b strings.Builder
@@ -104,12 +122,24 @@ func planText(spec *train.Spec, plans []*plan.Plan) string {
 	fmt.Fprint(&b, plans[busiest].Summary())
 	fmt.Fprintf(&b, "\nmemory by rank, before the device's scratch:\n")
 	var rows [][2]string
+	most := 0
 	for r, p := range plans {
 		m := train.PlanMemory(spec, p, 0)
-		rows = append(rows, [2]string{fmt.Sprintf("rank %d", r), fmt.Sprintf("%s: parameters %s, optimizer %s, gradients %s, activations %s, communication %s, loader %s, corpus %s, snapshot %s",
-			bytesText(m.Total()), bytesText(m.Params), bytesText(m.State), bytesText(m.Grads), bytesText(m.Work+m.IO), bytesText(m.Communication), bytesText(m.Loader), bytesText(m.Corpus), bytesText(m.Snapshot))})
+		rows = append(rows, [2]string{fmt.Sprintf("rank %d", r), bytesText(m.Total())})
+		if m.Total() > train.PlanMemory(spec, plans[most], 0).Total() {
+			most = r
+		}
 	}
 	b.WriteString(table(rows))
+	fmt.Fprintf(&b, "\nmemory of rank %d, which needs most:\n", most)
+	rows = nil
+	for _, l := range train.PlanMemory(spec, plans[most], 0).Lines(plans[most]) {
+		rows = append(rows, [2]string{l.Name, l.Text})
+	}
+	b.WriteString(table(rows))
+	if len(plans) > 1 {
+		fmt.Fprintf(&b, "\nmemory of that rank by what is sharded:\n%s", table(stageRows(spec, most)))
+	}
 	fmt.Fprintf(&b, "\noptimizer groups:\n")
 	rows = nil
 	for i := range spec.Optimizer.Groups() {

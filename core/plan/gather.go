@@ -99,7 +99,8 @@ func (l *lowering) placeGathered() {
 	base := l.seg.WorkBytes
 	l.gatherBytes = placeBlocks(blocks)
 	l.seg.WorkBytes += l.gatherBytes
-	l.leastWork += leastBytes(blocks)
+	least, _ := leastBytes(blocks)
+	l.leastWork += least
 	for i, r := range l.gathered {
 		r.place.Offset = base + blocks[i].offset
 	}

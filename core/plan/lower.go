@@ -29,6 +29,7 @@ type lowering struct {
 	sharded     map[*graph.Value]*Param // parameters of which this rank has a part only
 	gathered    []*residency            // in the order in which they start
 	gatherBytes int64
+	peak        *graph.Node
 }
 
 // binding gives the places of inputs and outputs that do not lie in IO under their own name.
@@ -118,7 +119,7 @@ func (l *lowering) lower(name string) error {
 		l.finish()
 	}
 	l.plan.Segments[name] = l.seg
-	l.plan.lowered = append(l.plan.lowered, lowered{name, l.g, l.where, l.leastWork, l.gatherBytes})
+	l.plan.lowered = append(l.plan.lowered, lowered{name, l.g, l.where, l.leastWork, l.gatherBytes, l.peak})
 	l.plan.ArenaBytes[device.Work] = max(l.plan.ArenaBytes[device.Work], l.seg.WorkBytes)
 	return nil
 }
@@ -193,7 +194,10 @@ func (l *lowering) placeTransient() {
 		}
 	}
 	if len(blocks) > 0 {
-		l.seg.WorkBytes, l.leastWork = placeBlocks(blocks), leastBytes(blocks)
+		var at int
+		l.seg.WorkBytes = placeBlocks(blocks)
+		l.leastWork, at = leastBytes(blocks)
+		l.peak = l.g.Nodes[at]
 	}
 	for v, b := range of {
 		l.place[v] = device.Operand{Type: v.Type, Space: device.Work, Offset: b.offset}

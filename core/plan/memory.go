@@ -29,7 +29,7 @@ func placeBlocks(blocks []*block) int64 {
 		func(a, b *block) int { return cmp.Or(a.start-b.start, cmp.Compare(b.bytes, a.bytes)) },
 	}
 	best := int64(-1)
-	least := leastBytes(blocks)
+	least, _ := leastBytes(blocks)
 	offsets := make([]int64, len(blocks))
 	for _, order := range orders {
 		sorted := slices.Clone(blocks)
@@ -76,8 +76,8 @@ func placeInOrder(blocks []*block) (total int64) {
 	return total
 }
 
-// leastBytes is the most memory that lives at any one time: no placement needs less.
-func leastBytes(blocks []*block) int64 {
+// leastBytes is the most memory that lives at any one time, and when that is first: no placement needs less.
+func leastBytes(blocks []*block) (peak int64, when int) {
 	type event struct {
 		at    int
 		bytes int64
@@ -87,10 +87,11 @@ func leastBytes(blocks []*block) int64 {
 		events = append(events, event{b.start, b.bytes}, event{b.end + 1, -b.bytes})
 	}
 	slices.SortFunc(events, func(a, b event) int { return cmp.Or(a.at-b.at, cmp.Compare(a.bytes, b.bytes)) })
-	var live, peak int64
+	live := int64(0)
 	for _, e := range events {
-		live += e.bytes
-		peak = max(peak, live)
+		if live += e.bytes; live > peak {
+			peak, when = live, e.at
+		}
 	}
-	return peak
+	return peak, when
 }

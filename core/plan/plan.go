@@ -77,6 +77,8 @@ type lowered struct {
 	leastWork int64
 	// gatherBytes is the part of its Work arena for parameters that are gathered.
 	gatherBytes int64
+	// peak is the node at which the most transient memory is in use.
+	peak *graph.Node
 }
 
 // Param is a parameter with the places that belong to it.

@@ -82,7 +82,7 @@ func shard(s *State, value map[Gradient]*graph.Value) error {
 		uses[gr.Param]++
 	}
 	tied := map[string]int{} // name → unit
-	limit := s.Settings.FirstBucketBytes
+	limit, most := s.bucketLimits(value)
 	var cur *Bucket
 	var unit *Unit
 	key := ""
@@ -92,7 +92,7 @@ func shard(s *State, value map[Gradient]*graph.Value) error {
 		}
 		cur.Label = unit.Label
 		s.Buckets = append(s.Buckets, *cur)
-		cur, limit = nil, s.Settings.BucketBytes
+		cur, limit = nil, most
 	}
 	open := func(u *Unit) {
 		unit = u
@@ -143,6 +143,21 @@ func shard(s *State, value map[Gradient]*graph.Value) error {
 	}
 	s.placeBuckets()
 	return nil
+}
+
+// bucketLimits bounds the first bucket and the others. Where gradients only pass through, memory for two buckets is all that
+// the whole gradient takes, so a small model's buckets are an eighth of it.
+func (s *State) bucketLimits(value map[Gradient]*graph.Value) (first, others int64) {
+	first, others = s.Settings.FirstBucketBytes, s.Settings.BucketBytes
+	if !s.Settings.passing() {
+		return first, others
+	}
+	total := int64(0)
+	for _, v := range value {
+		total += v.Bytes()
+	}
+	others = max(min(others, total/8), min(first, others))
+	return min(first, others), others
 }
 
 // idleUnits makes units of the parameters that have no gradient.

@@ -6,6 +6,7 @@ import (
 
 	"starling/core/comm"
 	"starling/core/device"
+	"starling/core/graph"
 )
 
 // Summary is what a person asks of a plan before starting the run. Times and the memory outside the arenas are not the
@@ -21,6 +22,8 @@ type Summary struct {
 	Arenas [device.NumSpaces]int64
 	// StagingBytes is what the communicator needs for subtrees of other ranks while it adds them.
 	StagingBytes int64
+	// PeakAt says where in a micro-batch the most activations live: the block and the operation.
+	PeakAt string
 	// GatheredBytes is the part of Work for parameters that are gathered while they are needed.
 	GatheredBytes int64
 	// LeastWorkBytes is the most that ever lives in Work at one time: no placement could need less.
@@ -147,8 +150,22 @@ func (s *Summary) arithmetic(p *Plan) {
 		}
 	}
 	for _, l := range p.lowered {
+		if l.name == SegmentMicro && l.peak != nil {
+			s.PeakAt = peakAt(l.peak)
+		}
 		s.LeastWorkBytes = max(s.LeastWorkBytes, l.leastWork)
 	}
+}
+
+func peakAt(n *graph.Node) string {
+	where := n.Op.Name
+	if n.Block != "" {
+		where = n.Block + ", " + where
+	}
+	if isBackward(n) {
+		return where + ", in the backward pass"
+	}
+	return where + ", in the forward pass"
 }
 
 // MemoryBytes is the sum of the arenas and the communicator's staging memory.

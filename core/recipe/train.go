@@ -115,10 +115,10 @@ func (c *call) newLossScale(l optim.LossScale) (starlark.Value, error) {
 }
 
 func parallelDeclarations() []declaration {
-	return []declaration{{"mesh(data = 1, bucket_mb = 25.0, first_bucket_mb = 1.0, threads = 0, timeout = 60.0, zero = 0, overlap = True, keep_gathered = False, keep_whole_kb = 0.0)",
+	return []declaration{{"mesh(data = 1, bucket_mb = 25.0, first_bucket_mb = 1.0, threads = 0, timeout = 60.0, zero = 0, overlap = True, keep_gathered = False, keep_whole_kb = 0.0, memory = None)",
 		"placement, which changes no result: data-parallel ranks, the size of gradient buckets, CPU threads a rank (0: the cores shared out), seconds until a collective gives up; " +
 			"zero shards over the ranks 0 nothing, 1 the optimizer's state, 2 gradients too, 3 parameters too; overlap lets communication run beside computation; with zero = 3 keep_gathered " +
-			"keeps a block's parameters from its forward to its backward pass, and groups of parameters below keep_whole_kb stay whole", makeMesh}}
+			"keeps a block's parameters from its forward to its backward pass, and groups of parameters below keep_whole_kb stay whole; a run that needs more than memory on a rank, such as \"2GB\", is refused", makeMesh}}
 }
 
 func recomputeDeclarations() []declaration {
@@ -182,8 +182,16 @@ func parseBytes(s string) (int64, error) {
 func makeMesh(c *call) (starlark.Value, error) {
 	var m train.Mesh
 	var overlap bool
-	if err := c.unpack(&m.Data, &m.BucketMB, &m.FirstBucket, &m.Threads, &m.TimeoutSec, &m.Zero, &overlap, &m.KeepGathered, &m.KeepWholeKB); err != nil {
+	var memory string
+	if err := c.unpack(&m.Data, &m.BucketMB, &m.FirstBucket, &m.Threads, &m.TimeoutSec, &m.Zero, &overlap, &m.KeepGathered, &m.KeepWholeKB, &memory); err != nil {
 		return nil, err
+	}
+	if memory != "" {
+		n, err := parseBytes(memory)
+		if err != nil {
+			return nil, c.bad("memory", "memory = %q: %v", memory, err)
+		}
+		m.MemoryBytes = n
 	}
 	m.NoOverlap = !overlap
 	if m.Zero < 0 || m.Zero > 3 {

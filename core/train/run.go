@@ -137,6 +137,9 @@ func (l *loop) prepare(ctx context.Context) error {
 	if err := l.engine.external.start(ctx); err != nil {
 		return s.place("optimizer", err)
 	}
+	if err := s.Fits(l.engine.plan, l.env.Device.ScratchBytes()); err != nil {
+		return err
+	}
 	if l.env.Rank == 0 {
 		m := PlanMemory(s, l.engine.plan, l.env.Device.ScratchBytes())
 		l.env.Observe(Event{Kind: EventPlan, Text: fmt.Sprintf("%s; with data and buffers %.1f MiB on this rank", l.engine.plan.Summary().Line(), float64(m.Total())/(1<<20))})

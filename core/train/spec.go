@@ -100,6 +100,7 @@ type Mesh struct {
 	Zero         int     // what is sharded over the ranks: 0 nothing, 1 optimizer state, 2 gradients too, 3 parameters too
 	KeepGathered bool    // with Zero 3, keep a block's parameters whole between its forward and its backward pass
 	KeepWholeKB  float64 // with Zero 3, groups of parameters below this size in KB stay whole on every rank
+	MemoryBytes  int64   // what a rank may take, 0: as much as it needs; a run that will not fit is refused
 	Recompute    plan.Recompute
 	NoOverlap    bool // wait for each collective where it starts, to see what overlapping gains
 }

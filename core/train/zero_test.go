@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"starling/core/checkpoint"
@@ -322,6 +323,43 @@ func TestShardedStateTakesItsShare(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// A run that will not fit is refused with what takes the memory, and with changes that were tried.
+func TestARunThatDoesNotFitIsRefused(t *testing.T) {
+	s := testSpec(t)
+	s.Model = blockModel{layers: 12}
+	s.Data.GlobalBatch, s.Data.MicroBatch, s.Data.Lanes, s.Mesh.Data = 256, 32, 8, 4
+	p, err := Plan(s, 4, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	need := PlanMemory(s, p, 0).Total()
+	s.Mesh.MemoryBytes = need
+	if err := s.Fits(p, 0); err != nil {
+		t.Errorf("a rank with just what it needs is refused: %v", err)
+	}
+	s.Mesh.MemoryBytes = need * 3 / 4
+	err = s.Fits(p, 0)
+	if err == nil {
+		t.Fatal("a rank with three quarters of what it needs is not refused")
+	}
+	for _, want := range []string{"rank 0 needs", "optimizer state", "activations", "at their most in ", "parallel.mesh(zero = 1): ", "any of these makes it fit"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("the refusal lacks %q:\n%v", want, err)
+		}
+	}
+	if n := strings.Count(err.Error()[strings.Index(err.Error(), "any of these"):], "\n"); n != 3 {
+		t.Errorf("%d changes are offered, want 3:\n%v", n, err)
+	}
+	lines := int64(0)
+	m := PlanMemory(s, p, 0)
+	for _, n := range []int64{m.Params, m.State, m.Grads, m.Sums, m.Work, m.IO, m.Communication, m.Loader, m.Snapshot, m.Corpus, m.Scratch} {
+		lines += n
+	}
+	if lines != m.Total() {
+		t.Errorf("the parts add up to %d bytes, the total is %d", lines, m.Total())
 	}
 }
 
