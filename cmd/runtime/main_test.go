@@ -23,6 +23,8 @@ func TestMain(m *testing.M) {
 	switch {
 	case isReference():
 		serveReference()
+	case isBenchWorker():
+		os.Exit(benchWorkerMain())
 	case isWorker():
 		os.Exit(workerMain())
 	case os.Getenv(envRuntime) != "":

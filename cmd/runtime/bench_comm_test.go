@@ -1,0 +1,49 @@
+package main
+
+import (
+	"encoding/json"
+	"testing"
+	"time"
+)
+
+// TestBenchComm: every operation over every transport gives a row whose figures fit together.
+func TestBenchComm(t *testing.T) {
+	p := start(t, "bench", "comm", "--json", "--ranks", "2", "--sizes", "4K,200000", "--transports", "shm,unix,tls",
+		"--ops", "all_reduce,reduce_scatter,all_gather,broadcast,barrier", "--seconds", "0.01", "--rounds", "1")
+	if code := p.wait(t, time.Minute); code != 0 {
+		t.Fatalf("exit status %d: %s", code, p.stderr.String())
+	}
+	var rows []benchRow
+	if err := json.Unmarshal([]byte(p.stdout.String()), &rows); err != nil {
+		t.Fatalf("%v in %s", err, p.stdout.String())
+	}
+	if len(rows) != 2*3*5 {
+		t.Fatalf("%d rows", len(rows))
+	}
+	seen := map[[3]any]bool{}
+	for _, r := range rows {
+		seen[[3]any{r.Op, r.Transport, r.Bytes}] = true
+		if r.Seconds <= 0 || r.Best <= 0 || r.Best > r.Seconds || r.AlgBW != float64(r.Bytes)/r.Seconds || r.Copy <= 0 || (r.Raw > 0) != (r.Transport == benchTLS) {
+			t.Errorf("row %+v", r)
+		}
+		if factor := r.BusBW / r.AlgBW; r.Op == "all_reduce" && factor != 1 || r.Op == "all_gather" && factor != 0.5 {
+			t.Errorf("%s of 2 ranks: bus bandwidth is %v of the algorithm's", r.Op, factor)
+		}
+	}
+	if len(seen) != len(rows) {
+		t.Error("rows repeat")
+	}
+}
+
+func TestParseSize(t *testing.T) {
+	for s, want := range map[string]int{"0": 0, "4096": 4096, "4K": 4096, "4KB": 4096, "256M": 256 << 20, "1G": 1 << 30} {
+		if got, err := parseSize(s); err != nil || got != want {
+			t.Errorf("%s is %d (%v), want %d", s, got, err, want)
+		}
+	}
+	for _, s := range []string{"", "K", "-1", "1T", "9999G", "1.5M"} {
+		if got, err := parseSize(s); err == nil {
+			t.Errorf("%q is read as %d", s, got)
+		}
+	}
+}
