@@ -38,8 +38,8 @@ class data:
         ...
 
     @staticmethod
-    def csv(path, *, classes, shape = None, label = None, scale = 1.0, holdout = 0.0, separator = ","):
-        """a table with a label column (by name or number, by default the last) and feature columns, times scale: fields features f32[shape] and labels i32[]; attributes train, holdout, classes, shape"""
+    def csv(path, *, classes = None, target = None, shape = None, label = None, scale = 1.0, holdout = 0.0, separator = ","):
+        """a table of feature columns, times scale, and one more: with classes a column label of whole numbers (by name or number, by default the last), fields features f32[shape] and labels i32[]; with target, the name or number of a column of real numbers, fields features f32[shape] and targets f32[1]; attributes train, holdout, shape, and classes"""
         ...
 
     @staticmethod
@@ -159,8 +159,8 @@ class nn:
         ...
 
     @staticmethod
-    def mse(prediction, target):
-        """Mean squared error for each element."""
+    def mse(prediction, target, weight):
+        """Mean squared error for each element; weight is batch.weight, which leaves out the padding of short batches, or None to count every element."""
         ...
 
     @staticmethod

@@ -8,15 +8,18 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 )
 
 // Array is a dataset held in memory: samples of real features, each with a class
-// label. Fields: "features" (Float32, FeatureShape) and "labels" (Int32, scalar).
+// label or with a real number to predict. Fields: "features" (Float32, of any shape), and
+// "labels" (Int32, scalar) or "targets" (Float32 [1]).
 type Array struct {
 	features []float32
-	labels   []int32
-	classes  int
-	each     int // features a sample
+	labels   []int32   // nil where there are targets
+	targets  []float32 // nil where there are labels
+	classes  int       // 0 where there are targets
+	each     int       // features a sample
 	fields   []Field
 }
 
@@ -24,18 +27,9 @@ type Array struct {
 // another, each of the given shape; both slices are kept, not copied. Labels are
 // 0 … classes-1; classes = 0 means one more than the largest label.
 func NewArray(features []float32, shape []int, labels []int32, classes int) (*Array, error) {
-	each := 1
-	for _, d := range shape {
-		if d < 1 {
-			return nil, fmt.Errorf("data: feature shape %v has an empty dimension", shape)
-		}
-		each *= d
-	}
-	if len(labels) == 0 {
-		return nil, errors.New("data: a dataset needs at least one sample")
-	}
-	if len(features) != each*len(labels) {
-		return nil, fmt.Errorf("data: %d samples of shape %v need %d features, there are %d", len(labels), shape, each*len(labels), len(features))
+	each, err := featuresEach(features, shape, len(labels))
+	if err != nil {
+		return nil, err
 	}
 	if classes == 0 {
 		for _, y := range labels {
@@ -52,24 +46,65 @@ func NewArray(features []float32, shape []int, labels []int32, classes int) (*Ar
 		labels:   labels,
 		classes:  classes,
 		each:     each,
-		fields: []Field{
-			{Name: "features", DType: Float32, Shape: append([]int(nil), shape...), Role: Input},
-			{Name: "labels", DType: Int32, Role: Target},
-		},
+		fields:   LabelledFields(shape),
 	}, nil
 }
 
-// Len is the number of samples.
-func (a *Array) Len() int64 { return int64(len(a.labels)) }
+// NewRegression makes a dataset of len(targets) samples, each with one real number to
+// predict. The rest is as in NewArray.
+func NewRegression(features []float32, shape []int, targets []float32) (*Array, error) {
+	each, err := featuresEach(features, shape, len(targets))
+	if err != nil {
+		return nil, err
+	}
+	return &Array{features: features, targets: targets, each: each, fields: RegressionFields(shape)}, nil
+}
 
-// Classes is the number of classes.
+// LabelledFields are the fields of NewArray's datasets.
+func LabelledFields(shape []int) []Field {
+	return []Field{
+		{Name: "features", DType: Float32, Shape: slices.Clone(shape), Role: Input},
+		{Name: "labels", DType: Int32, Role: Target},
+	}
+}
+
+// RegressionFields are the fields of NewRegression's datasets.
+func RegressionFields(shape []int) []Field {
+	return []Field{
+		{Name: "features", DType: Float32, Shape: slices.Clone(shape), Role: Input},
+		{Name: "targets", DType: Float32, Shape: []int{1}, Role: Target},
+	}
+}
+
+// featuresEach is the number of features of one of n samples.
+func featuresEach(features []float32, shape []int, n int) (int, error) {
+	each := 1
+	for _, d := range shape {
+		if d < 1 {
+			return 0, fmt.Errorf("data: feature shape %v has an empty dimension", shape)
+		}
+		each *= d
+	}
+	if n == 0 {
+		return 0, errors.New("data: a dataset needs at least one sample")
+	}
+	if len(features) != each*n {
+		return 0, fmt.Errorf("data: %d samples of shape %v need %d features, there are %d", n, shape, each*n, len(features))
+	}
+	return each, nil
+}
+
+// Len is the number of samples.
+func (a *Array) Len() int64 { return int64(len(a.labels) + len(a.targets)) }
+
+// Classes is the number of classes, 0 where the samples have targets.
 func (a *Array) Classes() int { return a.classes }
 
-// Fields lists features and labels.
+// Fields lists features, and labels or targets.
 func (a *Array) Fields() []Field { return a.fields }
 
-// Bytes is the memory that features and labels hold.
-func (a *Array) Bytes() int64 { return 4 * int64(len(a.features)+len(a.labels)) }
+// Bytes is the memory that the samples hold.
+func (a *Array) Bytes() int64 { return 4 * (int64(len(a.features)) + a.Len()) }
 
 // Sample writes sample i.
 func (a *Array) Sample(i int64, dst []Values) error {
@@ -77,16 +112,25 @@ func (a *Array) Sample(i int64, dst []Values) error {
 		return fmt.Errorf("no sample %d of %d", i, a.Len())
 	}
 	copy(dst[0].Float32, a.features[int(i)*a.each:][:a.each])
-	dst[1].Int32[0] = a.labels[i]
+	if a.targets != nil {
+		dst[1].Float32[0] = a.targets[i]
+	} else {
+		dst[1].Int32[0] = a.labels[i]
+	}
 	return nil
 }
 
 // Fingerprint is the SHA-256, in hexadecimal, of "starling array fingerprint v1\n", the
 // number of samples and of feature dimensions and each dimension (8 bytes,
 // little-endian, each), the features (float32, little-endian) and the labels (int32, little-endian).
+// With targets (float32, little-endian) in place of labels the first line is "starling regression fingerprint v1\n".
 func (a *Array) Fingerprint() string {
 	h := sha256.New()
-	io.WriteString(h, "starling array fingerprint v1\n")
+	if a.targets != nil {
+		io.WriteString(h, "starling regression fingerprint v1\n")
+	} else {
+		io.WriteString(h, "starling array fingerprint v1\n")
+	}
 	var buf [1 << 13]byte
 	n := 0
 	flush := func() { h.Write(buf[:n]); n = 0 }
@@ -94,7 +138,7 @@ func (a *Array) Fingerprint() string {
 		binary.LittleEndian.PutUint64(buf[n:], uint64(v))
 		n += 8
 	}
-	put64(len(a.labels))
+	put64(int(a.Len()))
 	put64(len(a.fields[0].Shape))
 	for _, d := range a.fields[0].Shape {
 		put64(d)
@@ -111,6 +155,9 @@ func (a *Array) Fingerprint() string {
 	}
 	for _, y := range a.labels {
 		put32(uint32(y))
+	}
+	for _, y := range a.targets {
+		put32(math.Float32bits(y))
 	}
 	flush()
 	return hex.EncodeToString(h.Sum(nil))
@@ -163,7 +210,6 @@ func (a *Array) pick(mark []bool, want bool) *Array {
 	}
 	p := &Array{
 		features: make([]float32, 0, n*a.each),
-		labels:   make([]int32, 0, n),
 		classes:  a.classes,
 		each:     a.each,
 		fields:   a.fields,
@@ -171,7 +217,11 @@ func (a *Array) pick(mark []bool, want bool) *Array {
 	for i, m := range mark {
 		if m == want {
 			p.features = append(p.features, a.features[i*a.each:][:a.each]...)
-			p.labels = append(p.labels, a.labels[i])
+			if a.targets != nil {
+				p.targets = append(p.targets, a.targets[i])
+			} else {
+				p.labels = append(p.labels, a.labels[i])
+			}
 		}
 	}
 	return p

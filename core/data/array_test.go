@@ -332,3 +332,42 @@ func FuzzReadCSV(f *testing.F) {
 		}
 	})
 }
+
+func TestRegressionSamples(t *testing.T) {
+	a, err := ReadCSV(strings.NewReader("\ufeffx,y\n1,0.5\n2,-1.5\n3,7\n4,8\n5,9\n"), "t.csv", CSVConfig{Target: "y", Scale: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := NewSampler(SamplerConfig{Samples: a.Len(), GlobalBatch: 4, MicroBatch: 4})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := NewBatch(a.Fields(), 4)
+	if err := b.Fill(a, s, 1, 0); err != nil {
+		t.Fatal(err)
+	}
+	if x, y := b.Column("features").Float32, b.Column("targets").Float32; !slices.Equal(x, []float32{10, 0, 0, 0}) || !slices.Equal(y, []float32{9, 0, 0, 0}) {
+		t.Errorf("the short batch has features %v and targets %v", x, y)
+	}
+	if b.Weight != 1 || b.Samples != 1 {
+		t.Errorf("the short batch weighs %d with %d samples, want 1 and 1", b.Weight, b.Samples)
+	}
+	labelled, err := NewArray([]float32{1}, []int{1}, []int32{0}, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	real, err := NewRegression([]float32{1}, []int{1}, []float32{0})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if labelled.Fingerprint() == real.Fingerprint() {
+		t.Error("labels and targets have one fingerprint")
+	}
+	train, held, err := a.Split(0.4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if train.Len()+held.Len() != 5 || held.Len() < 1 || held.Classes() != 0 || len(held.targets) != int(held.Len()) {
+		t.Errorf("the split has %d and %d samples", train.Len(), held.Len())
+	}
+}

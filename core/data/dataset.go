@@ -32,8 +32,9 @@ type Role uint8
 const (
 	// Input fields are what the model sees; padding writes zeros.
 	Input Role = iota
-	// Target fields are Int32 and are what the loss compares with. Padding writes
-	// Masked, and the elements that are not negative make up Batch.Weight.
+	// Target fields are what the loss compares with. Padding writes Masked into those that
+	// are Int32, and their elements that are not negative make up Batch.Weight; into others it
+	// writes zeros.
 	Target
 )
 
@@ -119,8 +120,9 @@ type Batch struct {
 
 	// Samples is the number of real samples; the rest of the batch is padding.
 	Samples int
-	// Weight is the exact number of target elements that count (not Masked). A
-	// language model's tokens, or a classifier's samples; 0 for a batch of padding.
+	// Weight is the exact number of Int32 target elements that count (not Masked): a
+	// language model's tokens, or a classifier's samples. Without a field of that kind, as in
+	// regression, it is the number of samples. It is 0 for a batch of padding.
 	Weight int64
 
 	Columns []Column
@@ -220,15 +222,20 @@ func (b *Batch) pad(row int) {
 }
 
 func (b *Batch) weigh(row int) (n int64) {
+	counted := false
 	for k, v := range b.rows[row] {
-		if b.Columns[k].Role != Target {
+		if b.Columns[k].Role != Target || b.Columns[k].DType != Int32 {
 			continue
 		}
+		counted = true
 		for _, t := range v.Int32 {
 			if t >= 0 {
 				n++
 			}
 		}
+	}
+	if !counted {
+		return 1
 	}
 	return n
 }

@@ -15,8 +15,9 @@ func dataDeclarations() []declaration {
 	return []declaration{
 		{"text(pattern, *, context, tokenizer = None, holdout = 0.0)", "the files that a glob matches, as windows of context tokens: fields tokens and targets, i32[context]; $GOROOT is the Go " +
 			"toolchain's folder, relative patterns start at the recipe; holdout is the fraction of files kept out of training; attributes train, holdout, vocab, context", dataText},
-		{"csv(path, *, classes, shape = None, label = None, scale = 1.0, holdout = 0.0, separator = \",\")", "a table with a label column (by name or number, by default the last) and feature columns, times scale: " +
-			"fields features f32[shape] and labels i32[]; attributes train, holdout, classes, shape", dataCSV},
+		{"csv(path, *, classes = None, target = None, shape = None, label = None, scale = 1.0, holdout = 0.0, separator = \",\")", "a table of feature columns, times scale, and one more: with classes a column label of whole numbers (by name or number, by default the last), " +
+			"fields features f32[shape] and labels i32[]; with target, the name or number of a column of real numbers, fields features f32[shape] and targets f32[1]; " +
+			"attributes train, holdout, shape, and classes", dataCSV},
 		{"digits(samples = 4000, *, seed = 0, noise = 0.2, holdout = 0.1)", "drawn images of the digits 0 to 9, nothing to download: fields features f32[1,12,12] and labels i32[]; " +
 			"attributes train, holdout, classes, shape", dataDigits},
 	}
@@ -89,11 +90,15 @@ func dataText(c *call) (starlark.Value, error) {
 	return r, nil
 }
 
-// arrayRecord makes the value of a source whose samples are features and a label; name says what they are made of.
+// arrayRecord makes the value of a source whose samples are features and a label, or with classes 0 a target; name says what they are made of.
 func (c *call) arrayRecord(name string, holdout float64, shape []int, classes int, make func() (*data.Array, error)) *record {
 	corpus := &arrayCorpus{name: name, make: make, holdout: holdout}
-	r := c.newCorpus(holdout, func(held bool) train.Source { return &arraySource{corpus, shape, held} })
-	r.set("classes", starlark.MakeInt(classes))
+	r := c.newCorpus(holdout, func(held bool) train.Source { return &arraySource{corpus, shape, classes, held} })
+	if classes > 0 {
+		r.set("classes", starlark.MakeInt(classes))
+	} else {
+		r.hint("classes", "its samples have targets, real numbers to predict, in place of labels")
+	}
 	r.set("shape", intTuple(shape))
 	return r
 }
@@ -102,30 +107,34 @@ func dataCSV(c *call) (starlark.Value, error) {
 	var path, separator string
 	var classes int
 	var shape []int
-	var label starlark.Value
+	var classCount, target, label starlark.Value
 	var scale, holdout float64
-	if err := c.unpack(&path, &classes, &shape, &label, &scale, &holdout, &separator); err != nil {
+	if err := c.unpack(&path, &classCount, &target, &shape, &label, &scale, &holdout, &separator); err != nil {
 		return nil, err
 	}
 	s, err := c.session()
 	if err != nil {
 		return nil, err
 	}
-	if classes < 1 {
-		return nil, c.bad("classes", "classes = %d must be at least 1", classes)
+	switch {
+	case target == nil && classCount == nil:
+		return nil, c.errorf("give classes, the number of classes in a column of labels, or target, a column of real numbers to predict")
+	case target != nil && (classCount != nil || label != nil):
+		return nil, c.bad("target", "target is a column of real numbers to predict; leave it out, or leave out classes and label")
+	case classCount != nil:
+		if want, _ := store(&classes, classCount); want != "" || classes < 1 {
+			return nil, c.bad("classes", "classes must be an int of at least 1, not %s", describe(classCount))
+		}
 	}
 	if err := c.checkHoldout(holdout); err != nil {
 		return nil, err
 	}
 	cfg := data.CSVConfig{Shape: shape, Scale: float32(scale), Classes: classes}
-	switch l := label.(type) {
-	case nil:
-	case starlark.String:
-		cfg.Label = string(l)
-	case starlark.Int:
-		cfg.Label = l.String()
-	default:
-		return nil, c.bad("label", "label must be a column's name or number, not %s", describe(label))
+	if cfg.Label, err = c.column("label", label); err != nil {
+		return nil, err
+	}
+	if cfg.Target, err = c.column("target", target); err != nil {
+		return nil, err
 	}
 	var size int
 	if cfg.Comma, size = utf8.DecodeRuneInString(separator); size == 0 || size != len(separator) {
@@ -143,6 +152,21 @@ func dataCSV(c *call) (starlark.Value, error) {
 		shape = []int{columns - 1}
 	}
 	return c.arrayRecord(name, holdout, shape, classes, func() (*data.Array, error) { return data.ReadCSVFile(path, cfg) }), nil
+}
+
+// column reads a column's name or number; "" where there is none.
+func (c *call) column(arg string, v starlark.Value) (string, error) {
+	switch v := v.(type) {
+	case nil:
+		return "", nil
+	case starlark.String:
+		if v != "" {
+			return string(v), nil
+		}
+	case starlark.Int:
+		return v.String(), nil
+	}
+	return "", c.bad(arg, "%s must be a column's name or number, not %s", arg, describe(v))
 }
 
 func dataDigits(c *call) (starlark.Value, error) {

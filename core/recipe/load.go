@@ -23,6 +23,9 @@ import (
 // trace of its model. The quickstart takes about ten thousand.
 const DefaultMaxSteps = 20_000_000
 
+// byteOrderMark is what some editors put before UTF-8 text.
+const byteOrderMark = "\ufeff"
+
 // maxFileBytes bounds a recipe file.
 const maxFileBytes = 1 << 20
 
@@ -236,7 +239,7 @@ func (s *session) read(name string) (string, error) {
 	if len(text) > maxFileBytes {
 		return "", fmt.Errorf("it is larger than %d bytes", maxFileBytes)
 	}
-	return string(text), nil
+	return strings.TrimPrefix(string(text), byteOrderMark), nil
 }
 
 // loadError is a load() that found nothing to run.

@@ -145,7 +145,7 @@ func (b *batchValue) Attr(name string) (starlark.Value, error) {
 	}
 	names := b.AttrNames()
 	if didYouMean(name, names) == "" {
-		return nil, fmt.Errorf("the batch has no field %q; the data gives %q", name, names)
+		return nil, fmt.Errorf("the batch has no field %q; it has %q", name, names)
 	}
 	return nil, noAttribute("the batch", name, names)
 }

@@ -204,7 +204,7 @@ def loss(batch):
     y = 2 - y
     y = 3 / (y / 4)
     y = -y + x[1:3][0] + ops.maximum(x, 0)
-    total = nn.mse(y, x) * 0.5 + 2 * nn.weighted(ops.sum(x), ops.full((), 3))
+    total = nn.mse(y, x, None) * 0.5 + 2 * nn.weighted(ops.sum(x), ops.full((), 3))
     return total / 2
 run(loss)
 `)

@@ -103,7 +103,7 @@ func (s *textSource) Fields() []data.Field {
 	}
 }
 
-// Len is the number of windows.
+// Len is the number of windows; it is an error if there is none.
 func (s *textSource) Len() (int64, error) {
 	s.corpus.mu.Lock()
 	defer s.corpus.mu.Unlock()
@@ -112,9 +112,21 @@ func (s *textSource) Len() (int64, error) {
 		return 0, errNotLoaded
 	}
 	if s.holdout {
-		return data.WindowCount(x.HoldoutBytes, s.context), nil
+		return s.count("holdout", x.HoldoutBytes)
 	}
-	return data.WindowCount(x.TrainBytes, s.context), nil
+	return s.count("train", x.TrainBytes)
+}
+
+// count is the number of windows in a part of n bytes, at least one.
+func (s *textSource) count(part string, n int64) (int64, error) {
+	if windows := data.WindowCount(n, s.context); windows > 0 {
+		return windows, nil
+	}
+	if n == 0 {
+		return 0, fmt.Errorf("data.text: the %s part of %s is empty: holdout = %v of few files, chosen by a hash of their paths; change holdout, or match more files",
+			part, s.corpus.cfg.Pattern, s.corpus.cfg.Holdout)
+	}
+	return 0, fmt.Errorf("data.text: the %s part of %s has %d bytes, too few for one sample of context = %d; use a smaller context or more text", part, s.corpus.cfg.Pattern, n, s.context)
 }
 
 // Dataset gives the windows.
@@ -201,19 +213,20 @@ func (c *arrayCorpus) Close() error {
 
 // arraySource is the training or the held-out part of an array.
 type arraySource struct {
-	corpus *arrayCorpus
-	shape  []int // of one sample's features
-	held   bool
+	corpus  *arrayCorpus
+	shape   []int // of one sample's features
+	classes int   // 0 where samples have targets
+	held    bool
 }
 
 func (s *arraySource) Corpus() train.Corpus { return s.corpus }
 
 // Fields are those of data.Array.
 func (s *arraySource) Fields() []data.Field {
-	return []data.Field{
-		{Name: "features", DType: data.Float32, Shape: s.shape, Role: data.Input},
-		{Name: "labels", DType: data.Int32, Role: data.Target},
+	if s.classes == 0 {
+		return data.RegressionFields(s.shape)
 	}
+	return data.LabelledFields(s.shape)
 }
 
 func (s *arraySource) array() (*data.Array, error) {
@@ -261,7 +274,7 @@ func csvColumns(path string, comma rune) (int, error) {
 	defer f.Close()
 	scan := bufio.NewScanner(f)
 	for scan.Scan() {
-		if line := strings.TrimSpace(scan.Text()); line != "" {
+		if line := strings.TrimSpace(strings.TrimPrefix(scan.Text(), byteOrderMark)); line != "" {
 			return strings.Count(line, string(comma)) + 1, nil
 		}
 	}

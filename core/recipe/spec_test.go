@@ -202,7 +202,7 @@ func TestDigest(t *testing.T) {
 		}
 		return d
 	}
-	const recipe = "load(\"prelude.star\", \"run\")\ndef loss(batch):\n    return nn.mse(nn.linear(\"a\", nn.flatten(batch.features), 144), nn.flatten(batch.features))\nrun(loss)\n"
+	const recipe = "load(\"prelude.star\", \"run\")\ndef loss(batch):\n    return nn.mse(nn.linear(\"a\", nn.flatten(batch.features), 144), nn.flatten(batch.features), batch.weight)\nrun(loss)\n"
 	moved := "# A comment moves everything by a line.\n" + recipe
 	if text(recipe) != text(moved) {
 		t.Error("positions change the digest")

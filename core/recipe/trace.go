@@ -11,6 +11,7 @@ import (
 
 	"starling/core/graph"
 	"starling/core/tensor"
+	"starling/core/train"
 )
 
 // Keys of thread-local values.
@@ -18,9 +19,6 @@ const (
 	localSession = "session"
 	localTrace   = "trace"
 )
-
-// rngInput names the input that holds what random draws are keyed by: seed (two words), step and micro-batch.
-const rngInput = "rng"
 
 // trace is one run of a recipe's function over symbolic tensors, which leaves a graph. It belongs to one thread.
 type trace struct {
@@ -202,7 +200,7 @@ func (t *trace) dropout(what string, x *Tensor, p float64) (starlark.Value, erro
 		return x, nil
 	}
 	if t.rng == nil {
-		rng, err := t.input(rngInput, graph.Type{DType: tensor.U32, Shape: tensor.Shape{4}})
+		rng, err := t.input(train.InputRNG, graph.Type{DType: tensor.U32, Shape: tensor.Shape{4}})
 		if err != nil {
 			return nil, err
 		}

@@ -9,7 +9,6 @@ import (
 	"starling/core/data"
 	"starling/core/graph"
 	"starling/core/optim"
-	"starling/core/tensor"
 )
 
 // lineModel has one parameter w, a vector as wide as half the features. Its loss is the sum over samples of w·x·m, where a
@@ -293,9 +292,10 @@ func (m deepModel) Loss(batch []Input, _ bool) (*graph.Graph, error) {
 	var x, labels *graph.Value
 	for _, in := range batch {
 		v := b.Must(graph.OpInput, graph.InputAttrs{Name: in.Name, DType: in.DType, Shape: graph.MakeDims(in.Shape)})[0]
-		if in.DType == tensor.F32 {
+		switch in.Name {
+		case "features":
 			x = v
-		} else {
+		case "labels":
 			labels = v
 		}
 	}

@@ -34,7 +34,8 @@ type engine struct {
 	schedule []int // the micro-batches of this rank, ascending
 
 	inputs  []ioField
-	rng     []uint32 // nil where the model draws no random numbers
+	weights []float32 // of the rows; nil where the model does not ask for them
+	rng     []uint32  // nil where the model draws no random numbers
 	seed    []float32
 	loss    []float32
 	weight  []float32
@@ -165,7 +166,10 @@ func (e *engine) bind() error {
 			e.inputs = append(e.inputs, ioField{f.Name, device.View[byte](mem, o)})
 		}
 	}
-	if o, ok := micro.Inputs["rng"]; ok {
+	if o, ok := micro.Inputs[InputWeight]; ok {
+		e.weights = device.View[float32](mem, o)
+	}
+	if o, ok := micro.Inputs[InputRNG]; ok {
 		e.rng = device.View[uint32](mem, o)
 	}
 	e.seed = device.View[float32](mem, micro.Inputs[plan.InputSeed])
@@ -247,6 +251,7 @@ func (e *engine) microBatch(ctx context.Context, loader *data.Loader, step, inde
 	for _, in := range e.inputs {
 		copy(in.dst, b.Column(in.name).Bytes())
 	}
+	weighRows(e.weights, b)
 	tokens := b.Weight
 	b.Release()
 	if e.rng != nil {
@@ -257,6 +262,16 @@ func (e *engine) microBatch(ctx context.Context, loader *data.Loader, step, inde
 	}
 	e.figures[3*at], e.figures[3*at+1], e.figures[3*at+2] = float64(e.loss[0]), float64(e.weight[0]), float64(tokens)
 	return nil
+}
+
+// weighRows writes the weights of a batch's rows, if there is a place for them: 1 for a sample, 0 for padding.
+func weighRows(dst []float32, b *data.Batch) {
+	for i := range dst {
+		dst[i] = 0
+		if b.Indices()[i] >= 0 {
+			dst[i] = 1
+		}
+	}
 }
 
 // finishStep exchanges the micro-batches' figures, then computes the norm and updates.

@@ -20,7 +20,8 @@ type evaluator struct {
 	most    int // micro-batches of the busiest rank
 	bound   *device.Bound
 	inputs  []ioField
-	names   []string // "eval_loss" and the metrics
+	rows    []float32 // their weights; nil where the model does not ask for them
+	names   []string  // "eval_loss" and the metrics
 	sums    [][]float32
 	weights [][]float32
 	figures []float64
@@ -49,6 +50,9 @@ func newEvaluator(s *Spec, env *Env, e *engine) (*evaluator, error) {
 		if o, ok := seg.Inputs[f.Name]; ok {
 			v.inputs = append(v.inputs, ioField{f.Name, device.View[byte](mem, o)})
 		}
+	}
+	if o, ok := seg.Inputs[InputWeight]; ok {
+		v.rows = device.View[float32](mem, o)
 	}
 	add := func(name, sum, weight string) {
 		v.names = append(v.names, name)
@@ -86,6 +90,7 @@ func (v *evaluator) run(ctx context.Context) (Metrics, error) {
 		for _, in := range v.inputs {
 			copy(in.dst, v.batch.Column(in.name).Bytes())
 		}
+		weighRows(v.rows, v.batch)
 		if err := v.engine.forward(ctx, v.bound, false); err != nil {
 			return nil, err
 		}

@@ -102,7 +102,15 @@ func (s *Spec) place(key string, err error) error {
 	return &Error{s.Positions[key], err.Error()}
 }
 
-// BatchInputs are the fields of a batch of n samples as a model sees them.
+// Inputs that every batch has beside the fields of its data, whose names no field may have.
+const (
+	// InputWeight, f32[batch], is 1 for a sample and 0 for a row of padding, of which short batches have some.
+	InputWeight = "weight"
+	// InputRNG, u32[4], is what random draws are keyed by: the seed (two words), the step and the micro-batch.
+	InputRNG = "rng"
+)
+
+// BatchInputs are the fields of a batch of n samples as a model sees them, and the weights of its rows.
 func BatchInputs(fields []data.Field, n int) []Input {
 	var in []Input
 	for _, f := range fields {
@@ -112,5 +120,5 @@ func BatchInputs(fields []data.Field, n int) []Input {
 		}
 		in = append(in, Input{f.Name, t})
 	}
-	return in
+	return append(in, Input{InputWeight, graph.Type{DType: tensor.F32, Shape: tensor.Shape{n}}})
 }

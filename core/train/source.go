@@ -31,15 +31,31 @@ type Source interface {
 	Dataset() (data.Dataset, error)
 }
 
-// Scan finds the spec's data without reading it.
-func (s *Spec) Scan(ctx context.Context) error {
-	sources := []Source{s.Data.Source}
-	if s.Evaluate != nil {
-		sources = append(sources, s.Evaluate.Source)
+// sources are the spec's, by the setting that names them.
+func (s *Spec) sources() map[string]Source {
+	out := map[string]Source{}
+	if s.Data.Source != nil {
+		out["data"] = s.Data.Source
 	}
-	for _, x := range sources {
-		if err := x.Corpus().Scan(ctx); err != nil {
-			return s.place("data", err)
+	if s.Evaluate != nil && s.Evaluate.Source != nil {
+		out["evaluate"] = s.Evaluate.Source
+	}
+	return out
+}
+
+// Scan finds the spec's data without reading it, and checks that each source has samples.
+func (s *Spec) Scan(ctx context.Context) error {
+	sources := s.sources()
+	for _, key := range sortedKeys(sources) {
+		if err := sources[key].Corpus().Scan(ctx); err != nil {
+			return s.place(key, err)
+		}
+		n, err := sources[key].Len()
+		if err != nil {
+			return s.place(key, err)
+		}
+		if n < 1 {
+			return s.errorf(key, "%s: the data has no samples", key)
 		}
 	}
 	return nil

@@ -61,8 +61,8 @@ type Input struct {
 
 // Model traces the recipe's functions. Calls with equal arguments give equal graphs.
 type Model interface {
-	// Loss traces the loss on one micro-batch of the given fields. The graph's inputs are the fields that the
-	// recipe uses, and "rng" (U32[4]) where training draws random numbers. Its outputs are "loss" (the weighted
+	// Loss traces the loss on one micro-batch of the given inputs: see [BatchInputs]. The graph's inputs are those that the
+	// recipe uses, and [InputRNG] where training draws random numbers. Its outputs are "loss" (the weighted
 	// sum), "weight", and with training false a pair "metric.<name>", "metric_weight.<name>" for each metric.
 	Loss(batch []Input, training bool) (*graph.Graph, error)
 }
@@ -197,6 +197,13 @@ func (s *Spec) Validate() error {
 		!(m.FirstBucket >= 0 && m.FirstBucket <= 1e6) || m.Threads < 0 || m.Threads > 1024 {
 		bad("mesh", "parallel.mesh: timeout = %v s must lie between 0.001 and 10,000,000, bucket_mb = %v and first_bucket_mb = %v between 0 and 1,000,000, threads = %d between 0 and 1024",
 			m.TimeoutSec, m.BucketMB, m.FirstBucket, m.Threads)
+	}
+	for _, key := range sortedKeys(s.sources()) {
+		for _, f := range s.sources()[key].Fields() {
+			if f.Name == InputWeight || f.Name == InputRNG {
+				bad(key, "the data has a field called %q, which is a name that every batch has already; give the field another", f.Name)
+			}
+		}
 	}
 	if (s.Steps > 0) == (s.Epochs > 0) {
 		bad("train", "train: give either steps or epochs, at least 1 (steps = %d, epochs = %d)", s.Steps, s.Epochs)
