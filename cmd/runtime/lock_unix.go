@@ -30,7 +30,8 @@ func lockFolder(dir string) (unlock func(), err error) {
 		by, _ := os.ReadFile(path)
 		return nil, fmt.Errorf("the run in %s is going on already (process %s); wait for it, or stop it first", dir, strings.TrimSpace(string(by)))
 	}
-	if err := f.Truncate(0); err == nil {
+	err = f.Truncate(0)
+	if err == nil {
 		_, err = fmt.Fprintf(f, "%d\n", os.Getpid())
 	}
 	if err != nil {
