@@ -268,7 +268,8 @@ func (g *Group) work() {
 		if c != nil && !g.active {
 			g.active = true
 			g.mu.Unlock()
-			err, _ := g.carryOut(nil, c)
+			var nobody context.Context // no caller waits in it
+			err, _ := g.carryOut(nobody, c)
 			g.end(c, err)
 			continue
 		}
