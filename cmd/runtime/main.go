@@ -18,11 +18,14 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/rs/zerolog"
 	"github.com/spf13/cobra"
 )
 
 func main() {
 	started := time.Now()
+	// A log that cannot be written, on a full disk, is no reason to say so once for every event.
+	zerolog.ErrorHandler = func(error) {}
 	signal.Ignore(syscall.SIGPIPE) // a reader that goes away must not take a run with it
 	if isReference() {
 		serveReference()

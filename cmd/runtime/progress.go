@@ -19,6 +19,7 @@ import (
 type display struct {
 	mu      sync.Mutex
 	out     io.Writer
+	err     io.Writer // warnings that -q does not silence
 	tty     bool
 	width   func() int
 	log     zerolog.Logger
@@ -32,7 +33,7 @@ type display struct {
 
 // newDisplay shows events on out; file, which may be nil, gets the run's log.
 func newDisplay(out *os.File, file io.WriteCloser, quiet bool) *display {
-	d := &display{out: out, tty: term.IsTerminal(int(out.Fd())), started: time.Now(), first: -1}
+	d := &display{out: out, err: io.Discard, tty: term.IsTerminal(int(out.Fd())), started: time.Now(), first: -1}
 	d.width = func() int {
 		if w, _, err := term.GetSize(int(out.Fd())); err == nil && w > 0 {
 			return w
@@ -46,7 +47,7 @@ func newDisplay(out *os.File, file io.WriteCloser, quiet bool) *display {
 	}
 	switch {
 	case quiet:
-		d.out, d.tty = io.Discard, false
+		d.out, d.err, d.tty = io.Discard, out, false
 	case !d.tty:
 		w = append(w, zerolog.ConsoleWriter{Out: out, NoColor: true, TimeFormat: "15:04:05"})
 	}
@@ -78,11 +79,12 @@ func (d *display) event(e train.Event) {
 		d.print(fmt.Sprintf("epoch %.0f: mean loss %.4f\n", e.Vals["epoch"]+1, e.Vals["epoch_loss"]))
 	case train.EventWarning:
 		d.log.Warn().Int("rank", e.Rank).Msg(e.Text)
-		d.print("warning: " + e.Text + "\n")
+		d.print("warning: " + printable(e.Text) + "\n")
+		fmt.Fprintln(d.err, "warning: "+printable(e.Text))
 	default:
 		d.log.Info().Int("step", e.Step).Msg(e.Text)
 		if e.Kind != train.EventCheckpoint {
-			d.print(e.Text + "\n")
+			d.print(printable(e.Text) + "\n")
 		}
 	}
 }
