@@ -174,3 +174,30 @@ func TestAResumeWithOtherParametersIsRefused(t *testing.T) {
 	}
 	contains(t, p.stderr.String(), "another recipe or other parameters")
 }
+
+// TestAStalledRankIsNamed stops a rank for longer than the deadline of collectives: the run ends, naming the rank, the operation,
+// the parameter and the recipe's line, and leaves the stacks of whoever waited.
+func TestAStalledRankIsNamed(t *testing.T) {
+	recipe := recipeFile(t, strings.Replace(slowRecipe, "mesh(data = ranks", "mesh(data = ranks, timeout = 1", 1))
+	dir := filepath.Join(t.TempDir(), "run")
+	p := start(t, "exec", recipe, "--run-dir", dir)
+	running(t, p, dir)
+	pid, err := strconv.Atoi(children(t, dir)[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	if code := p.wait(t, 30*time.Second); code != 1 {
+		t.Errorf("exit status %d, want 1\n%s", code, p.stderr.String())
+	}
+	contains(t, p.stderr.String(), fmt.Sprintf("(pid %d)", pid), "did not come")
+	stacks, err := filepath.Glob(filepath.Join(dir, "stacks-rank*.txt"))
+	if err != nil || len(stacks) == 0 {
+		t.Errorf("no stacks in the run folder (%v)", err)
+	}
+	if left := children(t, dir); len(left) != 0 {
+		t.Errorf("processes %v are still there", left)
+	}
+}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -21,7 +22,13 @@ func TestInvariance(t *testing.T) {
 	if _, err := os.Stat(invarianceRecipe()); err != nil {
 		t.Fatal(err)
 	}
-	base := runtimeResult(t, filepath.Join(t.TempDir(), "base"), "exec", invarianceRecipe(), "--set", ranksArg(1), "--threads", "1")
+	dir := filepath.Join(t.TempDir(), "base")
+	base := runtimeResult(t, dir, "exec", invarianceRecipe(), "--set", ranksArg(1), "--threads", "1")
+	for _, m := range stepMetrics(t, dir) {
+		if m.GradNorm <= 0.5 {
+			t.Errorf("step %d: a gradient of norm %v is not clipped at 0.5: the recipe must keep clipping active", m.Step, m.GradNorm)
+		}
+	}
 	t.Logf("%d steps, kernels %s, weights %s", base.Steps, base.Kernels, base.WeightsSHA256)
 	if base.Steps != 20 {
 		t.Errorf("the recipe takes %d steps, want 20", base.Steps)
@@ -151,4 +158,30 @@ func available(t *testing.T, kernels string) bool {
 	t.Setenv("STARLING_KERNELS", kernels)
 	p := start(t, "version")
 	return p.wait(t, 10*time.Second) == 0 && strings.Contains(p.stdout.String(), "kernels "+kernels)
+}
+
+// stepLine is a line of a run's metrics.
+type stepLine struct {
+	Kind     string  `json:"kind"`
+	Step     int     `json:"step"`
+	GradNorm float64 `json:"grad_norm"`
+}
+
+// stepMetrics reads the steps of a run.
+func stepMetrics(t *testing.T, dir string) (out []stepLine) {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join(dir, train.MetricsFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(b)) {
+		var m stepLine
+		if err := json.Unmarshal([]byte(line), &m); err != nil {
+			t.Fatalf("%q: %v", line, err)
+		}
+		if m.Kind == "step" {
+			out = append(out, m)
+		}
+	}
+	return out
 }
