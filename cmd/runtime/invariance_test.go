@@ -67,6 +67,7 @@ func TestInvariance(t *testing.T) {
 		{"zero 3 on 4 ranks", []string{"--set", "ranks=4", "--set", "zero=3"}, ""},
 		{"zero 3 on 4 ranks over TCP without overlap", []string{"--set", "ranks=4", "--set", "zero=3", "--set", "overlap=False", "--listen", "tcp:127.0.0.1:0"}, ""},
 		{"zero 3 on 3 ranks, every block recomputed", []string{"--set", "ranks=3", "--set", "zero=3", "--set", "recompute=all"}, ""},
+		{"zero 3 on 2 ranks, state and parameters on disk", []string{"--set", "ranks=2", "--set", "zero=3", "--set", "offload=disk"}, ""},
 		{"recomputed within a budget", []string{"--set", "ranks=2", "--set", "recompute=budget"}, ""},
 		{"AVX2 kernels", []string{"--set", "ranks=2"}, "avx2"},
 	} {

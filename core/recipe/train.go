@@ -115,10 +115,11 @@ func (c *call) newLossScale(l optim.LossScale) (starlark.Value, error) {
 }
 
 func parallelDeclarations() []declaration {
-	return []declaration{{"mesh(data = 1, bucket_mb = 25.0, first_bucket_mb = 1.0, threads = 0, timeout = 60.0, zero = 0, overlap = True, keep_gathered = False, keep_whole_kb = 0.0, memory = None)",
+	return []declaration{{"mesh(data = 1, bucket_mb = 25.0, first_bucket_mb = 1.0, threads = 0, timeout = 60.0, zero = 0, overlap = True, keep_gathered = False, keep_whole_kb = 0.0, memory = None, offload = None)",
 		"placement, which changes no result: data-parallel ranks, the size of gradient buckets, CPU threads a rank (0: the cores shared out), seconds until a collective gives up; " +
 			"zero shards over the ranks 0 nothing, 1 the optimizer's state, 2 gradients too, 3 parameters too; overlap lets communication run beside computation; with zero = 3 keep_gathered " +
-			"keeps a block's parameters from its forward to its backward pass, and groups of parameters below keep_whole_kb stay whole; a run that needs more than memory on a rank, such as \"2GB\", is refused", makeMesh}}
+			"keeps a block's parameters from its forward to its backward pass, and groups of parameters below keep_whole_kb stay whole; a run that needs more than memory on a rank, such as \"2GB\", is refused; " +
+			"offload = \"disk\" keeps the optimizer's state, and sharded parameters, in files of the run's folder, \"host\" off the device", makeMesh}}
 }
 
 func recomputeDeclarations() []declaration {
@@ -183,8 +184,11 @@ func makeMesh(c *call) (starlark.Value, error) {
 	var m train.Mesh
 	var overlap bool
 	var memory string
-	if err := c.unpack(&m.Data, &m.BucketMB, &m.FirstBucket, &m.Threads, &m.TimeoutSec, &m.Zero, &overlap, &m.KeepGathered, &m.KeepWholeKB, &memory); err != nil {
+	if err := c.unpack(&m.Data, &m.BucketMB, &m.FirstBucket, &m.Threads, &m.TimeoutSec, &m.Zero, &overlap, &m.KeepGathered, &m.KeepWholeKB, &memory, &m.Offload); err != nil {
 		return nil, err
+	}
+	if m.Offload != "" && m.Offload != train.OffloadHost && m.Offload != train.OffloadDisk {
+		return nil, c.bad("offload", "offload = %q must be \"host\" or \"disk\"", m.Offload)
 	}
 	if memory != "" {
 		n, err := parseBytes(memory)

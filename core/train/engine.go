@@ -110,7 +110,13 @@ func (e *engine) allocate() error {
 		if s == device.Grads || s == device.Sums {
 			continue
 		}
-		a, err := e.alloc(s.String(), e.plan.ArenaBytes[s], shared && (s == device.Params || s == device.State))
+		var a device.Arena
+		var err error
+		if e.spec.onDisk(e.plan, s) {
+			a, err = e.allocFile(s.String(), e.plan.ArenaBytes[s])
+		} else {
+			a, err = e.alloc(s.String(), e.plan.ArenaBytes[s], shared && (s == device.Params || s == device.State))
+		}
 		if err != nil {
 			return fmt.Errorf("allocating %d bytes for %v: %w", e.plan.ArenaBytes[s], s, err)
 		}

@@ -62,6 +62,7 @@ func (m MemoryPlan) Lines(p *plan.Plan) []MemoryLine {
 	add("corpus", m.Corpus, "")
 	add("checkpoint copy", m.Snapshot, "")
 	add("scratch", m.Scratch, "")
+	add("on disk", m.OnDisk, "optimizer state, and parameters where they are sharded; not counted")
 	return out
 }
 
@@ -80,6 +81,9 @@ func (s *Spec) waysToFit(p *plan.Plan, scratch int64) []string {
 		}
 	}
 	all = append(all, way{"recompute = recompute.all()", again})
+	if s.Mesh.Offload != OffloadDisk {
+		all = append(all, way{`parallel.mesh(offload = "disk")`, func(t *Spec) { t.Mesh.Offload = OffloadDisk }})
+	}
 	for m := s.Data.MicroBatch / 2; m >= 1; m /= 2 {
 		if s.Data.GlobalBatch%m == 0 {
 			all = append(all, way{fmt.Sprintf("loader(micro_batch = %d)", m), func(t *Spec) { t.Data.MicroBatch = m }})

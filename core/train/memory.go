@@ -18,6 +18,8 @@ type MemoryPlan struct {
 	Sums                            int64 // this rank's part of sharded gradients
 	Communication, Loader, Snapshot int64
 	Corpus, Scratch                 int64
+	// OnDisk is the part of Params and State that lives in files. It counts in no total: what is not in use takes no memory.
+	OnDisk int64
 }
 
 // Total is the sum.
@@ -30,6 +32,11 @@ func PlanMemory(s *Spec, p *plan.Plan, scratch int64) MemoryPlan {
 	a := p.ArenaBytes
 	m := MemoryPlan{Params: a[device.Params], State: a[device.State], Grads: a[device.Grads] * int64(p.GradBuffers),
 		Sums: a[device.Sums] * int64(p.SumBuffers), Work: a[device.Work], IO: a[device.IO], Scratch: scratch}
+	for space, bytes := range map[device.Space]*int64{device.Params: &m.Params, device.State: &m.State} {
+		if s.onDisk(p, space) {
+			m.OnDisk, *bytes = m.OnDisk+*bytes, 0
+		}
+	}
 	m.Communication = p.Summary().StagingBytes
 	fields := s.Data.Source.Fields()
 	m.Loader = data.LoaderBytes(fields, s.Data.MicroBatch, s.Data.Workers, s.Data.Prefetch)

@@ -101,6 +101,7 @@ type Mesh struct {
 	KeepGathered bool    // with Zero 3, keep a block's parameters whole between its forward and its backward pass
 	KeepWholeKB  float64 // with Zero 3, groups of parameters below this size in KB stay whole on every rank
 	MemoryBytes  int64   // what a rank may take, 0: as much as it needs; a run that will not fit is refused
+	Offload      string  // "", OffloadHost or OffloadDisk
 	Recompute    plan.Recompute
 	NoOverlap    bool // wait for each collective where it starts, to see what overlapping gains
 }
@@ -215,6 +216,9 @@ func (s *Spec) Validate() error {
 	}
 	if _, ok := halfTypes[s.Precision]; !ok && s.Precision != "fp32" && s.Precision != "" {
 		bad("precision", "precision = %q: must be fp32, bf16 or fp16", s.Precision)
+	}
+	if o := s.Mesh.Offload; o != "" && o != OffloadHost && o != OffloadDisk {
+		bad("mesh", "parallel.mesh(offload = %q): must be %q or %q", o, OffloadHost, OffloadDisk)
 	}
 	if err := s.LossScale.Validate(); err != nil {
 		bad("precision", "%v", err)

@@ -33,7 +33,7 @@ func TestShardingDoesNotChangeWeights(t *testing.T) {
 		for stage := range 4 {
 			for ranks := 1; ranks <= 5; ranks++ {
 				for _, overlap := range []bool{true, false} {
-					if stage == 0 && !overlap {
+					if !overlap && (stage == 0 || ranks != 3) {
 						continue
 					}
 					name := fmt.Sprintf("%d lanes, zero %d on %d ranks, overlap %v", lanes, stage, ranks, overlap)
@@ -322,6 +322,33 @@ func TestShardedStateTakesItsShare(t *testing.T) {
 					t.Errorf("zero %d, rank %d of %d: buckets on their way take %d bytes, want two of about 1 MiB", stage, rank, ranks, m.Grads)
 				}
 			}
+		}
+	}
+}
+
+// Optimizer state, and at stage 3 parameters, in files: the same weights, and no file left behind. A resume finds them elsewhere.
+func TestOffloadingChangesNoWeight(t *testing.T) {
+	base := ""
+	for _, c := range []struct {
+		ranks, stage int
+		offload      string
+	}{{1, 0, ""}, {1, 0, "disk"}, {2, 0, "host"}, {3, 1, "disk"}, {2, 2, "disk"}, {3, 3, "disk"}, {4, 3, "host"}} {
+		dir := t.TempDir()
+		r, err := runOn(t, t.Context(), c.ranks, 1, func(_ int, s *Spec, e *Env) {
+			wide(s, 12)
+			s.Mesh.Zero, s.Mesh.Offload, e.RunDir = c.stage, c.offload, dir
+		})
+		if err != nil {
+			t.Fatalf("%+v: %v", c, err)
+		}
+		if base == "" {
+			base = r[0].WeightsSHA256
+		}
+		if r[0].WeightsSHA256 != base {
+			t.Errorf("%+v: weights %.16s, want %.16s", c, r[0].WeightsSHA256, base)
+		}
+		if left, _ := filepath.Glob(filepath.Join(dir, "starling-*")); len(left) > 0 {
+			t.Errorf("%+v: the files %v are left", c, left)
 		}
 	}
 }
