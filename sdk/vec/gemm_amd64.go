@@ -178,12 +178,12 @@ func (t *tiling) copyBTransposed(g *GemmArgs, k, kc, j, n int, to []float32) {
 
 // panels multiplies rows i0 to i1 of op(A) by a packed block of B. A is read
 // where it lies if it can be: copied first are a transposed A that enough
-// columns use, since a step of it lies a row apart from the next, and rows whose
-// distance would put them all into one set of the first-level cache.
+// columns use, since a step of it lies a row apart from the next, and rows or steps whose
+// distance would put them all into a few sets of the first-level cache.
 func (t *tiling) panels(g *GemmArgs, i0, i1, k, kc int, b operandB, j, n, load int, scratch []float32) {
 	panels := (i1 - i0 + t.rows - 1) / t.rows
 	at := func(p int) int { return i0 + (i1-i0)*p/panels } // rows spread evenly, so that no panel is thin
-	copies := n >= 4*t.cols && (g.TransA || g.LDA%1024 == 0)
+	copies := n >= 4*t.cols && (g.TransA || g.LDA%1024 == 0) || n >= 2*t.cols && g.TransA && g.LDA%256 == 0
 	for p := range panels {
 		i := at(p)
 		m := at(p+1) - i

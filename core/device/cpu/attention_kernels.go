@@ -23,6 +23,10 @@ const (
 	keyTile   = 128
 )
 
+// scoreStride is the elements from one row of a tile of scores to the next: not a power of two, which would put a column
+// of them into few sets of the first-level cache.
+const scoreStride = keyTile + 16
+
 var negInf = float32(math.Inf(-1))
 
 // attn is what both directions know: shapes, operands and who sees whom.
@@ -114,14 +118,14 @@ func attention(d *Device, c device.Call) (func(), error) {
 	s := newAttn(a, c.In[0], c.In[1], c.In[2], c.In[3:])
 	o, lse := f32(c.Out[0]), f32(c.Out[1])
 	need, keyTiles := s.scratch(), blocks(s.S, keyTile)
-	if err := d.reserve(padded(4*need)+padded(4*queryTile*keyTile)+4*padded(4*queryTile)+padded(4*keyTiles*s.packedTile()), 0); err != nil {
+	if err := d.reserve(padded(4*need)+padded(4*queryTile*scoreStride)+4*padded(4*queryTile)+padded(4*keyTiles*s.packedTile()), 0); err != nil {
 		return nil, err
 	}
 	threads := make([]forward, d.pool.threads)
 	for i := range threads {
 		f := &threads[i]
-		f.qk = vec.GemmArgs{K: s.D, LDA: s.queryStride, LDB: s.keyStride, TransB: true, LDC: keyTile}
-		f.pv = vec.GemmArgs{N: s.D, LDA: keyTile, LDB: s.keyStride, LDC: s.queryStride}
+		f.qk = vec.GemmArgs{K: s.D, LDA: s.queryStride, LDB: s.keyStride, TransB: true, LDC: scoreStride}
+		f.pv = vec.GemmArgs{N: s.D, LDA: scoreStride, LDB: s.keyStride, LDC: s.queryStride}
 	}
 	if s.batch*s.H >= manyHeads {
 		return d.parallel(s.batch*s.H, func(thread, task int) {
@@ -140,7 +144,7 @@ func attention(d *Device, c device.Call) (func(), error) {
 
 // forwardTiles computes the results of some tiles of queries of one head.
 func (s *attn) forwardTiles(f *forward, own *carve, need int, o, lse []float32, b, h, first, end int) {
-	scratch, scores := own.floats(need), own.floats(queryTile*keyTile)
+	scratch, scores := own.floats(need), own.floats(queryTile*scoreStride)
 	var rows [4][]float32
 	for i := range rows {
 		rows[i] = own.floats(queryTile)
@@ -178,7 +182,7 @@ func (s *attn) forwardTile(f *forward, scratch, scores, packed []float32, rows [
 			scale = 1
 		}
 		for i := range n {
-			row := scores[i*keyTile:][:s.seen(t0+i, s0, width)]
+			row := scores[i*scoreStride:][:s.seen(t0+i, s0, width)]
 			s.segregate(row, b, t0+i, s0, negInf)
 			fresh[i] = max(top[i], vec.MaxOf(row)*scale)
 			decay[i] = 0
@@ -188,7 +192,7 @@ func (s *attn) forwardTile(f *forward, scratch, scores, packed []float32, rows [
 		}
 		vec.Exp(decay, decay)
 		for i := range n {
-			row := scores[i*keyTile:][:width]
+			row := scores[i*scoreStride:][:width]
 			seen := s.seen(t0+i, s0, width)
 			clear(row[seen:])
 			sum := float32(0)
@@ -238,17 +242,17 @@ func attentionGrad(d *Device, c device.Call) (func(), error) {
 		attn: s, dy: f32(c.In[0]), o: f32(c.In[4]), lse: f32(c.In[5]),
 		dq: f32(c.Out[0]), dk: f32(c.Out[1]), dv: f32(c.Out[2]), need: s.scratch(),
 	}
-	if err := d.reserve(padded(4*gr.need)+2*padded(4*queryTile*keyTile)+padded(4*s.T)+2*padded(4*s.packedTile()), 0); err != nil {
+	if err := d.reserve(padded(4*gr.need)+2*padded(4*queryTile*scoreStride)+padded(4*s.T)+2*padded(4*s.packedTile()), 0); err != nil {
 		return nil, err
 	}
 	threads := make([]backward, d.pool.threads)
 	for i := range threads {
 		w := &threads[i]
-		w.qk = vec.GemmArgs{K: s.D, LDA: s.queryStride, LDB: s.keyStride, TransB: true, LDC: keyTile}
+		w.qk = vec.GemmArgs{K: s.D, LDA: s.queryStride, LDB: s.keyStride, TransB: true, LDC: scoreStride}
 		w.dp = w.qk
-		w.dv = vec.GemmArgs{N: s.D, TransA: true, LDA: keyTile, LDB: s.queryStride, LDC: s.keyStride}
+		w.dv = vec.GemmArgs{N: s.D, TransA: true, LDA: scoreStride, LDB: s.queryStride, LDC: s.keyStride}
 		w.dk = w.dv
-		w.dq = vec.GemmArgs{N: s.D, LDA: keyTile, LDB: s.keyStride, LDC: s.queryStride}
+		w.dq = vec.GemmArgs{N: s.D, LDA: scoreStride, LDB: s.keyStride, LDC: s.queryStride}
 	}
 	return d.parallel(s.batch*s.G, func(thread, task int) {
 		own := d.ownScratch(thread)
@@ -266,7 +270,7 @@ type attnGrad struct {
 // head computes the gradients of key head g of batch b and of the query heads that read it.
 func (s *attnGrad) head(w *backward, own *carve, b, g int) {
 	scratch := own.floats(s.need)
-	scores, grads := own.floats(queryTile*keyTile), own.floats(queryTile*keyTile)
+	scores, grads := own.floats(queryTile*scoreStride), own.floats(queryTile*scoreStride)
 	delta, keys, values := own.floats(s.T), own.floats(s.packedTile()), own.floats(s.packedTile())
 	share := s.H / s.G
 	for h := g * share; h < (g+1)*share; h++ {
@@ -316,7 +320,7 @@ func (s *attnGrad) tile(w *backward, scratch, p, ds, delta, lse []float32, b, t0
 	w.dp.M, w.dp.A, w.dp.C = n, s.dy[at:], ds
 	vec.Gemm(&w.dp, 0, n, 0, width, scratch)
 	for i := range n {
-		row, d := p[i*keyTile:][:width], ds[i*keyTile:][:width]
+		row, d := p[i*scoreStride:][:width], ds[i*scoreStride:][:width]
 		seen := s.seen(t0+i, s0, width)
 		clear(row[seen:])
 		clear(d[seen:])

@@ -167,7 +167,8 @@ func (s *isa) gemmTile(mr int, byK bool) {
 	RET()
 }
 
-// loadC begins the chains, at zero or at C.
+// loadC begins the chains, at zero or at C. The lines of C that are wanted next are fetched meanwhile: those of this
+// tile if they are only stored at its end, else those of the tile after it.
 func (s *isa) loadC(mr int, acc []VecVirtual, m0, m1 VecVirtual, c, n, k1, k2 Register) {
 	p := GP64()
 	MOVQ(c, p)
@@ -178,7 +179,7 @@ func (s *isa) loadC(mr int, acc []VecVirtual, m0, m1 VecVirtual, c, n, k1, k2 Re
 	for r := range mr {
 		s.zero(acc[2*r])
 		s.zero(acc[2*r+1])
-		PREFETCHT0(Mem{Base: p})
+		s.fetchC(p, 0)
 		if r < mr-1 {
 			ADDQ(ld, p)
 		}
@@ -186,6 +187,9 @@ func (s *isa) loadC(mr int, acc []VecVirtual, m0, m1 VecVirtual, c, n, k1, k2 Re
 	JMP(LabelRef("loaded"))
 	Label("load")
 	s.eachC(mr, p, ld, "load", m0, m1, n, func(r, i int, m Mem, mask VecVirtual) {
+		if i == 0 {
+			s.fetchC(p, 2*s.bytes())
+		}
 		switch v := acc[2*r+i]; {
 		case s.wide:
 			VMOVUPS_Z(m, []Register{k1, k2}[i], v)
@@ -196,6 +200,13 @@ func (s *isa) loadC(mr int, acc []VecVirtual, m0, m1 VecVirtual, c, n, k1, k2 Re
 		}
 	})
 	Label("loaded")
+}
+
+// fetchC fetches one row of a tile.
+func (s *isa) fetchC(p Register, disp int) {
+	for at := 0; at < 2*s.bytes(); at += 64 {
+		PREFETCHT0(Mem{Base: p, Disp: disp + at})
+	}
 }
 
 // storeC writes the tile.
