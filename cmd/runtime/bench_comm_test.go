@@ -14,7 +14,7 @@ func TestBenchComm(t *testing.T) {
 		t.Fatalf("exit status %d: %s", code, p.stderr.String())
 	}
 	var rows []benchRow
-	if err := json.Unmarshal([]byte(p.stdout.String()), &rows); err != nil {
+	if err := json.Unmarshal(p.stdout.Bytes(), &rows); err != nil {
 		t.Fatalf("%v in %s", err, p.stdout.String())
 	}
 	if len(rows) != 2*3*5 {
