@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unsafe"
 
 	"starling/core/tensor/detmath"
 	"starling/sdk"
@@ -111,7 +112,7 @@ func (f *faulty) Step(t *sdk.Tensor) error {
 				t.State[1][3] = float32(math.Inf(1))
 				return nil
 			case "stray":
-				p := (*[1 << 30]float32)(sliceData(t.Param))
+				p := (*[1 << 30]float32)(unsafe.Pointer(unsafe.SliceData(t.Param)))
 				p[3*taskElements] = 1 // right behind the slot, which holds parameter, m and v
 			}
 		}

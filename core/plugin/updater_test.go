@@ -1,3 +1,5 @@
+//go:build unix
+
 package plugin
 
 import (
@@ -11,7 +13,6 @@ import (
 	"syscall"
 	"testing"
 	"time"
-	"unsafe"
 
 	"go.uber.org/goleak"
 
@@ -19,8 +20,6 @@ import (
 	"starling/sdk/shm"
 	"starling/sdk/vec"
 )
-
-func sliceData(f []float32) unsafe.Pointer { return unsafe.Pointer(unsafe.SliceData(f)) }
 
 // world is the memory of a rank with a few parameters, and the same again for the expected result.
 type world struct {
