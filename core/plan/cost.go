@@ -72,6 +72,9 @@ var products = map[string]func(n *graph.Node) int64{
 	"avg_pool_grad": func(n *graph.Node) int64 { return pooled(n, n.In[0]) },
 
 	// Two products over the scores forward, five backward; a causal mask leaves about half of them.
+	"attention_joint":      func(n *graph.Node) int64 { return 2 * scores(n, n.Out[0], n.Out[0]) },
+	"attention_joint_grad": func(n *graph.Node) int64 { return 5 * scores(n, n.In[0], n.In[0]) },
+
 	"attention":      func(n *graph.Node) int64 { return 2 * scores(n, n.In[0], n.In[1]) },
 	"attention_grad": func(n *graph.Node) int64 { return 5 * scores(n, n.In[1], n.In[2]) },
 }
@@ -90,7 +93,14 @@ func pooled(n *graph.Node, v *graph.Value) int64 {
 func scores(n *graph.Node, q, k *graph.Value) int64 {
 	t, s := int64(q.Shape[1]), int64(k.Shape[1])
 	seen := t * s
-	if n.Attrs.(graph.AttentionAttrs).Causal {
+	causal := false
+	switch a := n.Attrs.(type) {
+	case graph.AttentionAttrs:
+		causal = a.Causal
+	case graph.JointAttentionAttrs:
+		causal = a.Causal
+	}
+	if causal {
 		seen = causalPairs(t, s)
 	}
 	return 2 * seen * int64(q.Shape[0]*q.Shape[2]*q.Shape[3])

@@ -15,6 +15,8 @@ var attentionKernels = []kernel{
 	{"attention", "f32 f32 f32 i32 i32", attention},
 	{"attention_grad", "f32 f32 f32 f32 f32 f32", attentionGrad},
 	{"attention_grad", "f32 f32 f32 f32 f32 f32 i32 i32", attentionGrad},
+	{"attention_joint", "f32", attentionJoint},
+	{"attention_joint_grad", "f32 f32 f32 f32", attentionJointGrad},
 }
 
 // The extent of a tile; constants of the arithmetic, since they set where sums are renormalised.
@@ -38,6 +40,7 @@ type attn struct {
 	segQ, segK             []int32 // nil without segments
 	queryTiles             int
 	queryStride, keyStride int // elements from one row to the next
+	outStride              int // of results, and of gradients by them
 }
 
 func newAttn(a graph.AttentionAttrs, q, k, v device.Tensor, segments []device.Tensor) *attn {
@@ -47,16 +50,33 @@ func newAttn(a graph.AttentionAttrs, q, k, v device.Tensor, segments []device.Te
 		q: f32(q), k: f32(k), v: f32(v),
 	}
 	s.queryTiles = blocks(s.T, queryTile)
-	s.queryStride, s.keyStride = s.H*s.D, s.G*s.D
+	s.queryStride, s.keyStride, s.outStride = s.H*s.D, s.G*s.D, s.H*s.D
 	if len(segments) == 2 {
 		s.segQ, s.segK = i32(segments[0]), i32(segments[1])
 	}
 	return s
 }
 
-// query and key return where the vector of a row and a head begins.
+// newJointAttn is newAttn of operands side by side in x.
+func newJointAttn(a graph.JointAttentionAttrs, x device.Tensor) *attn {
+	width := lastOf(x) / 3
+	s := &attn{
+		AttentionAttrs: a.AttentionAttrs, scale: float32(a.Scale),
+		batch: x.Shape[0], T: x.Shape[1], S: x.Shape[1], H: a.Heads, G: a.Heads, D: width / a.Heads,
+		queryStride: 3 * width, keyStride: 3 * width, outStride: width,
+	}
+	s.q, s.k, s.v = thirds(f32(x), width)
+	s.queryTiles = blocks(s.T, queryTile)
+	return s
+}
+
+// thirds is where queries, keys and values side by side begin.
+func thirds(x []float32, width int) (q, k, v []float32) { return x, x[width:], x[2*width:] }
+
+// query, key and out return where the vector of a row and a head begins.
 func (s *attn) query(b, t, h int) int { return (b*s.T+t)*s.queryStride + h*s.D }
 func (s *attn) key(b, t, g int) int   { return (b*s.S+t)*s.keyStride + g*s.D }
+func (s *attn) out(b, t, h int) int   { return (b*s.T+t)*s.outStride + h*s.D }
 
 // limit is the number of keys, from the first, that query t may see.
 func (s *attn) limit(t int) int {
@@ -115,8 +135,18 @@ func attention(d *Device, c device.Call) (func(), error) {
 	if err != nil {
 		return nil, err
 	}
-	s := newAttn(a, c.In[0], c.In[1], c.In[2], c.In[3:])
-	o, lse := f32(c.Out[0]), f32(c.Out[1])
+	return d.attention(newAttn(a, c.In[0], c.In[1], c.In[2], c.In[3:]), f32(c.Out[0]), f32(c.Out[1]))
+}
+
+func attentionJoint(d *Device, c device.Call) (func(), error) {
+	a, err := attrs[graph.JointAttentionAttrs](c)
+	if err != nil {
+		return nil, err
+	}
+	return d.attention(newJointAttn(a, c.In[0]), f32(c.Out[0]), f32(c.Out[1]))
+}
+
+func (d *Device) attention(s *attn, o, lse []float32) (func(), error) {
 	need, keyTiles := s.scratch(), blocks(s.S, keyTile)
 	if err := d.reserve(padded(4*need)+padded(4*queryTile*scoreStride)+4*padded(4*queryTile)+padded(4*keyTiles*s.packedTile()), 0); err != nil {
 		return nil, err
@@ -125,7 +155,7 @@ func attention(d *Device, c device.Call) (func(), error) {
 	for i := range threads {
 		f := &threads[i]
 		f.qk = vec.GemmArgs{K: s.D, LDA: s.queryStride, LDB: s.keyStride, TransB: true, LDC: scoreStride}
-		f.pv = vec.GemmArgs{N: s.D, LDA: scoreStride, LDB: s.keyStride, LDC: s.queryStride}
+		f.pv = vec.GemmArgs{N: s.D, LDA: scoreStride, LDB: s.keyStride, LDC: s.outStride}
 	}
 	if s.batch*s.H >= manyHeads {
 		return d.parallel(s.batch*s.H, func(thread, task int) {
@@ -169,11 +199,11 @@ func (s *attn) forwardTile(f *forward, scratch, scores, packed []float32, rows [
 	top, total, fresh, decay := rows[0][:n], rows[1][:n], rows[2][:n], rows[3][:n]
 	vec.Fill(top, negInf)
 	clear(total)
-	at := s.query(b, t0, h)
+	query, at := s.query(b, t0, h), s.out(b, t0, h)
 	for s0 := 0; s0 < last; s0 += keyTile {
 		width := min(keyTile, last-s0)
 		key := s.key(b, s0, g)
-		f.qk.M, f.qk.N, f.qk.A, f.qk.B, f.qk.C = n, min(keyTile, s.S-s0), s.q[at:], s.k[key:], scores
+		f.qk.M, f.qk.N, f.qk.A, f.qk.B, f.qk.C = n, min(keyTile, s.S-s0), s.q[query:], s.k[key:], scores
 		f.qk.Packed = packed[s0/keyTile*size:][:size]
 		vec.Gemm(&f.qk, 0, n, 0, width, scratch)
 		scale := s.scale
@@ -203,7 +233,7 @@ func (s *attn) forwardTile(f *forward, scratch, scores, packed []float32, rows [
 			}
 			total[i] = float32(total[i]*decay[i]) + sum
 			if s0 > 0 && decay[i] != 1 {
-				row := o[at+i*s.queryStride:][:s.D]
+				row := o[at+i*s.outStride:][:s.D]
 				vec.Scale(row, row, decay[i])
 			}
 		}
@@ -215,7 +245,7 @@ func (s *attn) forwardTile(f *forward, scratch, scores, packed []float32, rows [
 	vec.Log(out, total)
 	vec.AddTo(out, top)
 	for i := range n {
-		row := o[at+i*s.queryStride:][:s.D]
+		row := o[at+i*s.outStride:][:s.D]
 		if total[i] == 0 {
 			clear(row)
 			out[i] = negInf
@@ -237,11 +267,25 @@ func attentionGrad(d *Device, c device.Call) (func(), error) {
 	if err != nil {
 		return nil, err
 	}
-	s := newAttn(a, c.In[1], c.In[2], c.In[3], c.In[6:])
-	gr := attnGrad{
-		attn: s, dy: f32(c.In[0]), o: f32(c.In[4]), lse: f32(c.In[5]),
-		dq: f32(c.Out[0]), dk: f32(c.Out[1]), dv: f32(c.Out[2]), need: s.scratch(),
+	return d.attentionGrad(&attnGrad{
+		attn: newAttn(a, c.In[1], c.In[2], c.In[3], c.In[6:]), dy: f32(c.In[0]), o: f32(c.In[4]), lse: f32(c.In[5]),
+		dq: f32(c.Out[0]), dk: f32(c.Out[1]), dv: f32(c.Out[2]),
+	})
+}
+
+func attentionJointGrad(d *Device, c device.Call) (func(), error) {
+	a, err := attrs[graph.JointAttentionAttrs](c)
+	if err != nil {
+		return nil, err
 	}
+	gr := &attnGrad{attn: newJointAttn(a, c.In[1]), dy: f32(c.In[0]), o: f32(c.In[2]), lse: f32(c.In[3])}
+	gr.dq, gr.dk, gr.dv = thirds(f32(c.Out[0]), lastOf(c.In[1])/3)
+	return d.attentionGrad(gr)
+}
+
+func (d *Device) attentionGrad(gr *attnGrad) (func(), error) {
+	s := gr.attn
+	gr.need = s.scratch()
 	if err := d.reserve(padded(4*gr.need)+2*padded(4*queryTile*scoreStride)+padded(4*s.T)+2*padded(4*s.packedTile()), 0); err != nil {
 		return nil, err
 	}
@@ -250,8 +294,10 @@ func attentionGrad(d *Device, c device.Call) (func(), error) {
 		w := &threads[i]
 		w.qk = vec.GemmArgs{K: s.D, LDA: s.queryStride, LDB: s.keyStride, TransB: true, LDC: scoreStride}
 		w.dp = w.qk
-		w.dv = vec.GemmArgs{N: s.D, TransA: true, LDA: scoreStride, LDB: s.queryStride, LDC: s.keyStride}
+		w.dp.LDA = s.outStride
+		w.dv = vec.GemmArgs{N: s.D, TransA: true, LDA: scoreStride, LDB: s.outStride, LDC: s.keyStride}
 		w.dk = w.dv
+		w.dk.LDB = s.queryStride
 		w.dq = vec.GemmArgs{N: s.D, LDA: scoreStride, LDB: s.keyStride, LDC: s.queryStride}
 	}
 	return d.parallel(s.batch*s.G, func(thread, task int) {
@@ -276,7 +322,7 @@ func (s *attnGrad) head(w *backward, own *carve, b, g int) {
 	for h := g * share; h < (g+1)*share; h++ {
 		lse := s.lse[(b*s.H+h)*s.T:][:s.T]
 		for t := range s.T {
-			at := s.query(b, t, h)
+			at := s.out(b, t, h)
 			delta[t] = vec.Dot(s.dy[at:at+s.D], s.o[at:at+s.D])
 		}
 		for s0 := 0; s0 < s.S; s0 += keyTile {
@@ -289,11 +335,11 @@ func (s *attnGrad) head(w *backward, own *carve, b, g int) {
 			}
 			for tile := range s.queryTiles {
 				t0, t1 := span(tile, queryTile, s.T)
-				n, at := t1-t0, s.query(b, t0, h)
+				n, query := t1-t0, s.query(b, t0, h)
 				seen := min(width, s.limit(t1-1)-s0)
 				if seen <= 0 {
 					if s0 == 0 {
-						s.clearRows(s.dq, at, n, s.queryStride)
+						s.clearRows(s.dq, query, n, s.queryStride)
 					}
 					continue
 				}
@@ -301,7 +347,7 @@ func (s *attnGrad) head(w *backward, own *carve, b, g int) {
 					s.clearRows(s.dk, key+seen*s.keyStride, width-seen, s.keyStride)
 					s.clearRows(s.dv, key+seen*s.keyStride, width-seen, s.keyStride)
 				}
-				s.tile(w, scratch, scores, grads, delta, lse, b, t0, t1, s0, seen, at, key, begun)
+				s.tile(w, scratch, scores, grads, delta, lse, b, t0, t1, s0, seen, query, s.out(b, t0, h), key, begun)
 				begun = true
 			}
 			if !begun {
@@ -313,9 +359,9 @@ func (s *attnGrad) head(w *backward, own *carve, b, g int) {
 }
 
 // tile adds what the queries t0 to t1 and the width keys from s0 on contribute.
-func (s *attnGrad) tile(w *backward, scratch, p, ds, delta, lse []float32, b, t0, t1, s0, width, at, key int, begun bool) {
+func (s *attnGrad) tile(w *backward, scratch, p, ds, delta, lse []float32, b, t0, t1, s0, width, query, at, key int, begun bool) {
 	n := t1 - t0
-	w.qk.M, w.qk.A, w.qk.C = n, s.q[at:], p
+	w.qk.M, w.qk.A, w.qk.C = n, s.q[query:], p
 	vec.Gemm(&w.qk, 0, n, 0, width, scratch)
 	w.dp.M, w.dp.A, w.dp.C = n, s.dy[at:], ds
 	vec.Gemm(&w.dp, 0, n, 0, width, scratch)
@@ -331,9 +377,9 @@ func (s *attnGrad) tile(w *backward, scratch, p, ds, delta, lse []float32, b, t0
 	}
 	w.dv.M, w.dv.K, w.dv.A, w.dv.B, w.dv.C, w.dv.Accumulate = width, n, p, s.dy[at:], s.dv[key:], begun
 	vec.Gemm(&w.dv, 0, width, 0, s.D, scratch)
-	w.dk.M, w.dk.K, w.dk.A, w.dk.B, w.dk.C, w.dk.Accumulate = width, n, ds, s.q[at:], s.dk[key:], begun
+	w.dk.M, w.dk.K, w.dk.A, w.dk.B, w.dk.C, w.dk.Accumulate = width, n, ds, s.q[query:], s.dk[key:], begun
 	vec.Gemm(&w.dk, 0, width, 0, s.D, scratch)
-	w.dq.M, w.dq.K, w.dq.A, w.dq.B, w.dq.C, w.dq.Accumulate = n, width, ds, s.k[key:], s.dq[at:], s0 > 0
+	w.dq.M, w.dq.K, w.dq.A, w.dq.B, w.dq.C, w.dq.Accumulate = n, width, ds, s.k[key:], s.dq[query:], s0 > 0
 	vec.Gemm(&w.dq, 0, n, 0, s.D, scratch)
 }
 

@@ -208,6 +208,10 @@ func buildSamples() []sample {
 			add("attention", a, fs(q...), fs(kv...), fs(kv...), ids(3, s[0], s[1]), ids(3, s[0], s[2]))
 			add("attention_grad", a, fs(q...), fs(q...), fs(kv...), fs(kv...), fs(q...), lse)
 			add("attention_grad", a, fs(q...), fs(q...), fs(kv...), fs(kv...), fs(q...), lse, ids(3, s[0], s[1]), ids(3, s[0], s[2]))
+			joint := graph.JointAttentionAttrs{AttentionAttrs: a, Heads: q[2]}
+			side := fs(q[0], q[1], 3*q[2]*q[3])
+			add("attention_joint", joint, side)
+			add("attention_joint_grad", joint, fs(q...), side, fs(q...), lse)
 		}
 	}
 	add("rotary", graph.RotaryAttrs{Base: 10000, Offset: 3}, fs(2, 100, 4, 24))

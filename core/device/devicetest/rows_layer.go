@@ -10,15 +10,17 @@ import (
 
 func layerRows() map[string]row {
 	return map[string]row{
-		"layer_norm":         {rel: 4 * units, abs: 4 * units, nan: []int{0, 1, 2}, cases: layerNorms},
-		"layer_norm_grad":    {rel: 4 * units, abs: product, nan: []int{0}, cases: layerNormGrads},
-		"rms_norm":           {rel: 4 * units, abs: 4 * units, nan: []int{0, 1}, cases: rmsNorms},
-		"rms_norm_grad":      {rel: 4 * units, abs: product, least: 1e-6, nan: []int{0}, cases: rmsNormGrads},
-		"rotary":             {rel: 2 * units, abs: units, nan: []int{0}, cases: rotaries},
-		"attention":          {rel: product, abs: product, nan: []int{0, 1, 2}, cases: func(r *rand.Rand) []testCase { return attentions(r, false) }},
-		"attention_grad":     {rel: product, abs: 2 * product, nan: []int{0}, cases: func(r *rand.Rand) []testCase { return attentions(r, true) }},
-		"cross_entropy":      {rel: units, abs: units, nan: []int{0}, cases: func(*rand.Rand) []testCase { return crossEntropies(false) }},
-		"cross_entropy_grad": {rel: 8 * units, abs: units, nan: []int{0, 1}, cases: func(*rand.Rand) []testCase { return crossEntropies(true) }},
+		"layer_norm":           {rel: 4 * units, abs: 4 * units, nan: []int{0, 1, 2}, cases: layerNorms},
+		"layer_norm_grad":      {rel: 4 * units, abs: product, nan: []int{0}, cases: layerNormGrads},
+		"rms_norm":             {rel: 4 * units, abs: 4 * units, nan: []int{0, 1}, cases: rmsNorms},
+		"rms_norm_grad":        {rel: 4 * units, abs: product, least: 1e-6, nan: []int{0}, cases: rmsNormGrads},
+		"rotary":               {rel: 2 * units, abs: units, nan: []int{0}, cases: rotaries},
+		"attention":            {rel: product, abs: product, nan: []int{0, 1, 2}, cases: func(r *rand.Rand) []testCase { return attentions(r, false) }},
+		"attention_joint":      {rel: product, abs: product, cases: func(*rand.Rand) []testCase { return jointAttentions(false) }},
+		"attention_joint_grad": {rel: product, abs: 2 * product, nan: []int{0}, cases: func(*rand.Rand) []testCase { return jointAttentions(true) }},
+		"attention_grad":       {rel: product, abs: 2 * product, nan: []int{0}, cases: func(r *rand.Rand) []testCase { return attentions(r, true) }},
+		"cross_entropy":        {rel: units, abs: units, nan: []int{0}, cases: func(*rand.Rand) []testCase { return crossEntropies(false) }},
+		"cross_entropy_grad":   {rel: 8 * units, abs: units, nan: []int{0, 1}, cases: func(*rand.Rand) []testCase { return crossEntropies(true) }},
 	}
 }
 
@@ -112,6 +114,26 @@ func attentions(r *rand.Rand, gradient bool) []testCase {
 					fwd := append([]*graph.Array{in[1], in[2], in[3]}, in[6:]...)
 					out := reference(graph.OpAttention, at, fwd...)
 					in[4], in[5] = out[0], out[1]
+				}
+			}
+			cs = append(cs, c)
+		}
+	}
+	return cs
+}
+
+func jointAttentions(gradient bool) []testCase {
+	var cs []testCase
+	for _, z := range []struct{ b, t, h, d int }{{1, 1, 1, 1}, {2, 5, 4, 8}, {1, 65, 2, 16}, {1, 130, 3, 64}, {4, 33, 5, 7}} {
+		for _, causal := range []bool{false, true} {
+			at := graph.JointAttentionAttrs{AttentionAttrs: graph.AttentionAttrs{Causal: causal, Scale: float64(float32(1 / math.Sqrt(float64(z.d))))}, Heads: z.h}
+			x, o := operand{f32(z.b, z.t, 3*z.h*z.d), normal}, operand{f32(z.b, z.t, z.h, z.d), normal}
+			c := testCase{name: fmt.Sprintf("causal %v ", causal), attrs: at, in: []operand{x}, masked: causal}
+			if gradient {
+				c.in = []operand{o, x, o, {f32(z.b, z.h, z.t), normal}}
+				c.derive = func(in []*graph.Array) {
+					out := reference(graph.OpAttentionJoint, at, in[1])
+					in[2], in[3] = out[0], out[1]
 				}
 			}
 			cs = append(cs, c)
