@@ -28,6 +28,10 @@ type SaverConfig struct {
 	// when its shard failed. Nil means that this rank is alone.
 	Gather func(ctx context.Context, mine Result) ([]Result, error)
 
+	// InPlace writes from the tensors themselves: Save copies nothing and returns when the checkpoint is written. It is for tensors that
+	// there is no memory to copy.
+	InPlace bool
+
 	// Snapshot is the number of bytes to set aside for the copy of the tensors:
 	// SnapshotBytes of what will be saved. A larger save makes it grow.
 	Snapshot int64
@@ -155,7 +159,8 @@ func (s *Saver) Last() (e Entry, ok bool) {
 }
 
 // Save copies the tensors and returns; they are written in the background. If the
-// save before it is still being written, Save first waits for it.
+// save before it is still being written, Save first waits for it. With InPlace it
+// returns when they are written.
 //
 // An error that wraps a *SaveError of an earlier step is that of an earlier save: this
 // one has begun all the same. Any other error means that it has not begun.
@@ -168,8 +173,12 @@ func (s *Saver) Save(ctx context.Context, r SaveRequest) error {
 	if err := s.acquire(ctx); err != nil {
 		return fmt.Errorf("checkpoint: saving step %d: waiting for the save before it: %w", r.Step, err)
 	}
-	r.Tensors = s.snapshot(r.Tensors)
 	r.Trainer = slices.Clone(r.Trainer)
+	if s.cfg.InPlace {
+		s.jobs <- r
+		return s.Wait(ctx)
+	}
+	r.Tensors = s.snapshot(r.Tensors)
 	s.jobs <- r
 	return s.takePending()
 }

@@ -355,3 +355,30 @@ func ExampleLatest() {
 	// skipped step-00000002
 	// step 1, {"tokens": 2048}, w[1] = 00 00 00 40
 }
+
+// With InPlace nothing is copied: the checkpoint is there, from the tensors' own memory, when Save returns.
+func TestSavingInPlace(t *testing.T) {
+	dir := t.TempDir()
+	s, err := NewSaver(SaverConfig{Dir: dir, InPlace: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	data := []byte{0, 0, 128, 63} // 1
+	if err := s.Save(t.Context(), SaveRequest{Step: 1, Tensors: []Tensor{{Name: "w", DType: F32, Shape: []int{1}, Data: data}}, Trainer: []byte("{}")}); err != nil {
+		t.Fatal(err)
+	}
+	data[3] = 0 // an update at once
+	c, _, err := Latest(t.Context(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	got := make([]byte, 4)
+	if err := c.ReadRange("w", 0, got); err != nil || got[3] != 63 {
+		t.Errorf("the file holds %v (%v), want 1", got, err)
+	}
+	if cap(s.memory) != 0 {
+		t.Errorf("%d bytes were set aside for a copy", cap(s.memory))
+	}
+}

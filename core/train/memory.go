@@ -47,7 +47,7 @@ func PlanMemory(s *Spec, p *plan.Plan, scratch int64) MemoryPlan {
 			m.Corpus += e.Source.Corpus().Bytes()
 		}
 	}
-	if p.Settings.Rank == 0 || len(p.Units) > 0 {
+	if s.Mesh.Offload != OffloadDisk && (p.Settings.Rank == 0 || len(p.Units) > 0) {
 		m.Snapshot = snapshotBytes(p)
 	}
 	return m

@@ -48,7 +48,10 @@ func newSaver(s *Spec, env *Env, e *engine) (*saver, error) {
 		return nil, err
 	}
 	out.tensors = tensors
-	cfg.Snapshot = checkpoint.SnapshotBytes(tensors)
+	cfg.InPlace = s.Mesh.Offload == OffloadDisk // what has no room in memory has no room for a copy
+	if !cfg.InPlace {
+		cfg.Snapshot = checkpoint.SnapshotBytes(tensors)
+	}
 	cfg.Done = func(o checkpoint.Outcome) {
 		switch {
 		case o.Err != nil:
