@@ -95,15 +95,15 @@ func NewGroup(t Transport, name string, ranks []int, opt Options) (*Group, error
 			return nil, fmt.Errorf("comm: group %s: %w", name, err)
 		}
 	}
-	if err := t.Attach(g.id, sink{g}); err != nil {
-		g.shared.leave()
-		return nil, fmt.Errorf("comm: group %s: %w", name, err)
-	}
 	var err error
 	if g.hosts, err = hierarchyOf(t, name, g.ranks, g.self, opt); err != nil {
-		t.Detach(g.id)
 		g.shared.leave()
 		return nil, err
+	}
+	// Last, since a failure may arrive as soon as the group is attached.
+	if err := t.Attach(g.id, sink{g}); err != nil {
+		g.shared.leave()
+		return nil, errors.Join(fmt.Errorf("comm: group %s: %w", name, err), g.hosts.close())
 	}
 	g.workers.Add(1)
 	go g.work()
