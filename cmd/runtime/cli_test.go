@@ -53,7 +53,9 @@ func TestUsageErrors(t *testing.T) {
 	}{
 		{[]string{"exec"}, 2, "takes one recipe, got 0"},
 		{[]string{"exec", "a.star", "b.star"}, 2, "takes one recipe, got 2"},
+		{[]string{"exec", "a.star", "ranks=4"}, 2, "to set a param of the recipe write --set ranks=4"},
 		{[]string{"exec", recipe, "--sett", "x=1"}, 2, "unknown flag"},
+		{[]string{"exec", recipe, "--ranks=4"}, 2, "A param of the recipe is set with --set ranks=…"},
 		{[]string{"exec", recipe, "--threads", "-1"}, 2, "--threads -1"},
 		{[]string{"exec", recipe, "--listen", "nonsense"}, 2, "--listen"},
 		{[]string{"exec", filepath.Join(t.TempDir(), "none.star")}, 1, "none.star"},

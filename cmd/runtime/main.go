@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 	"time"
 
@@ -80,7 +81,11 @@ Start with:
 		SilenceErrors: true,
 	}
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
-		return &exitError{2, fmt.Errorf("%w\nSee '%s --help'", err, c.CommandPath())}
+		hint := ""
+		if name, ok := strings.CutPrefix(err.Error(), "unknown flag: --"); ok && c.Flags().Lookup("set") != nil {
+			hint = fmt.Sprintf("\nA param of the recipe is set with --set %s=…", name)
+		}
+		return &exitError{2, fmt.Errorf("%w%s\nSee '%s --help'", err, hint, c.CommandPath())}
 	})
 	addPluginFlags(root)
 	root.AddCommand(newExec(started), newCheck(), newPlan(), newSample(), newBench(started), newPlugin(), newReference(), newVersion())
@@ -89,6 +94,13 @@ Start with:
 
 // oneRecipe is the argument rule of commands that take a recipe.
 func oneRecipe(c *cobra.Command, args []string) error {
+	if len(args) > 1 {
+		for _, a := range args[1:] {
+			if name, _, ok := strings.Cut(a, "="); ok && name != "" {
+				return &exitError{2, fmt.Errorf("%s takes one recipe, got %d arguments; to set a param of the recipe write --set %s", c.CommandPath(), len(args), quoted(a))}
+			}
+		}
+	}
 	if len(args) != 1 {
 		return &exitError{2, fmt.Errorf("%s takes one recipe, got %d arguments\nUsage: %s", c.CommandPath(), len(args), c.UseLine())}
 	}

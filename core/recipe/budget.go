@@ -30,7 +30,7 @@ func (s *session) thread(steps uint64) *starlark.Thread {
 	t.SetLocal(localSession, s)
 	t.Print = func(_ *starlark.Thread, msg string) {
 		if s.options.Print != nil {
-			s.options.Print(msg)
+			s.options.Print(visible(msg))
 		}
 	}
 	t.SetMaxExecutionSteps(min(checkSteps, steps))

@@ -4,7 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"strconv"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"go.starlark.net/resolve"
 	"go.starlark.net/starlark"
@@ -38,7 +41,7 @@ func (e *Error) Error() string {
 	} else if e.Pos.File != "" {
 		b.WriteString(e.Pos.File + ": ")
 	}
-	b.WriteString(e.Msg)
+	b.WriteString(clip(visible(e.Msg)))
 	var where []string
 	if e.Block != "" {
 		where = append(where, "in block "+e.Block)
@@ -70,6 +73,45 @@ func (e *Error) Error() string {
 	return b.String()
 }
 
+// maxMessage bounds the bytes of a message: a recipe may say anything with fail(…).
+const maxMessage = 2000
+
+func clip(msg string) string {
+	if len(msg) <= maxMessage {
+		return msg
+	}
+	end := maxMessage
+	for !utf8.RuneStart(msg[end]) {
+		end--
+	}
+	return fmt.Sprintf("%s … (%d bytes more)", msg[:end], len(msg)-end)
+}
+
+// visible escapes what would steer a terminal: everything that does not print, but newline and tab.
+func visible(msg string) string {
+	if !strings.ContainsFunc(msg, steers) && utf8.ValidString(msg) {
+		return msg
+	}
+	var b strings.Builder
+	for i, r := range msg {
+		_, size := utf8.DecodeRuneInString(msg[i:])
+		switch {
+		case r == utf8.RuneError && size == 1:
+			fmt.Fprintf(&b, `\x%02x`, msg[i])
+		case steers(r):
+			quoted := strconv.QuoteRune(r)
+			b.WriteString(quoted[1 : len(quoted)-1])
+		default:
+			b.WriteRune(r)
+		}
+	}
+	return b.String()
+}
+
+func steers(r rune) bool {
+	return r != '\n' && r != '\t' && !unicode.IsPrint(r) && !unicode.IsSpace(r) || r == '\r' || r == '\v' || r == '\f' || r == 0x85
+}
+
 // explain turns an error of the interpreter into an *Error. block is where tracing stood, or "".
 func (s *session) explain(err error, block string) error {
 	if err == nil {
@@ -85,7 +127,7 @@ func (s *session) explain(err error, block string) error {
 	}
 	var parse syntax.Error
 	if errors.As(err, &parse) {
-		return &Error{Pos: toPosition(parse.Pos), Msg: "syntax: " + syntaxHint(parse.Msg)}
+		return &Error{Pos: toPosition(parse.Pos), Msg: "syntax: " + syntaxHint(parse.Msg, s.before(parse.Pos))}
 	}
 	var unresolved resolve.ErrorList
 	if errors.As(err, &unresolved) {
@@ -140,6 +182,9 @@ func (s *session) explainCall(eval *starlark.EvalError, block string) error {
 			e.Pos = s.argument(e.Pos, arg)
 		}
 	}
+	if e.Pos.Line == 0 && s.spec != nil { // a builtin in the place of the user's function
+		e.Pos = s.trained
+	}
 	for i := at - 1; i >= 0; i-- {
 		e.Library = append(e.Library, calls[i].Position)
 	}
@@ -154,6 +199,7 @@ func (s *session) explainCall(eval *starlark.EvalError, block string) error {
 var (
 	wrongCall  = regexp.MustCompile(`^function (\S+) (got an unexpected keyword argument "(.*)"|.*)$`)
 	suggestion = regexp.MustCompile(` \(did you mean \.?([^?]*)\?\)$`)
+	formatted  = regexp.MustCompile(`\bf(["'].*)?$`)
 	comparison = regexp.MustCompile(`^(\S+) (<|>|<=|>=) (\S+) not implemented$`)
 )
 
@@ -170,12 +216,49 @@ func rewrite(msg string) string {
 	if m := comparison.FindStringSubmatch(msg); m != nil && (m[1] == "tensor" || m[3] == "tensor") {
 		return fmt.Sprintf("operator %s: tensors cannot be compared, they have no content while a model is traced; use ops.maximum, ops.relu, …", m[2])
 	}
+	switch {
+	case strings.HasPrefix(msg, "tensor index: got tuple"):
+		return "x[i, j]: " + oneAxis
+	case strings.HasPrefix(msg, "cannot ") && strings.Contains(msg, " frozen "):
+		return msg + fixedGlobals
+	case strings.HasPrefix(msg, "local variable ") && strings.HasSuffix(msg, " referenced before assignment"):
+		return msg + "; a name that a function assigns to is the function's own" + fixedGlobals
+	}
 	return msg
 }
 
-// syntaxHint adds what people who come from Python want to know.
-func syntaxHint(msg string) string {
+const (
+	oneAxis      = "index one axis; for others use ops.slice(x, axis, start, end)"
+	fixedGlobals = "; globals are fixed once the recipe has been read: a model or a hook leaves nothing behind, and a hook sees nothing but its argument m"
+)
+
+// before is the text of a line up to a position.
+func (s *session) before(pos syntax.Position) string {
+	lines := strings.Split(s.sources[pos.Filename()], "\n")
+	if i := int(pos.Line) - 1; i >= 0 && i < len(lines) {
+		line := []rune(lines[i])
+		return strings.TrimSpace(string(line[:min(max(0, int(pos.Col)-1), len(line))]))
+	}
+	return ""
+}
+
+// syntaxHint adds what people who come from Python want to know. before is the line up to the mistake.
+func syntaxHint(msg, before string) string {
+	inBrackets := false
+	if i := strings.LastIndexAny(before, "[{("); i >= 0 {
+		inBrackets = before[i] == '['
+	}
 	switch {
+	case inBrackets && strings.Contains(msg, "want primary expression") && (strings.HasSuffix(before, ":") || strings.Contains(msg, "got '.'") || strings.Contains(msg, "got ':'")):
+		return msg + "; " + oneAxis
+	case strings.Contains(msg, "got string literal") && formatted.MatchString(before):
+		return msg + `; Starlark has no f-strings, write "%d" % x or "{}".format(x)`
+	case strings.Contains(msg, "got '**'"):
+		return msg + "; Starlark has no operator **, write math.pow(x, y), or ops.pow(x, y) for a tensor"
+	case strings.HasPrefix(before, "def ") && (strings.Contains(msg, "got ':'") || strings.Contains(msg, "got '-', want ':'")):
+		return msg + "; Starlark has no type annotations"
+	case strings.Contains(msg, "got try") || strings.Contains(msg, "got with") || strings.Contains(msg, "got except"):
+		return msg + "; Starlark has no exceptions and no with"
 	case strings.Contains(msg, "'@'"):
 		return msg + "; Starlark has no operator @, write ops.matmul(a, b)"
 	case strings.Contains(msg, "class") || strings.Contains(msg, "import") || strings.Contains(msg, "raise"):
@@ -210,7 +293,7 @@ func (s *session) rewriteCall(callee frame, msg string, m []string) (text, arg s
 			return true
 		})
 	}
-	return fmt.Sprintf("%s: unexpected argument %q%s", name, arg, didYouMean(arg, names)), arg
+	return fmt.Sprintf("%s: %s", name, unexpectedArgument(name, arg, names)), arg
 }
 
 // argument moves the position of a call to one of its named arguments, where it has that argument by name.

@@ -44,6 +44,9 @@ func actionDeclarations() []declaration {
 	}
 }
 
+// metricsKind is the kind of the record that hooks see.
+const metricsKind = "metrics"
+
 // wholeMetrics are the metrics that hooks see as ints.
 var wholeMetrics = []string{"step", "epoch", "tokens"}
 
@@ -54,7 +57,7 @@ func (s *session) hook(name string, fn starlark.Callable) train.Hook {
 		return nil
 	}
 	return func(m train.Metrics) (train.Action, error) {
-		arg := newRecord("metrics")
+		arg := newRecord(metricsKind)
 		for _, k := range sortedKeys(m) {
 			if v := m[k]; slices.Contains(wholeMetrics, k) && v == math.Trunc(v) && math.Abs(v) < 1<<53 {
 				arg.set(k, starlark.MakeInt64(int64(v)))

@@ -86,6 +86,7 @@ type session struct {
 	root    *os.Root // the recipe's folder, which no load leaves
 
 	files   map[string]*syntax.File // by name in positions, for errors
+	sources map[string]string       // their text, in the same way
 	modules map[string]*module      // by name in load()
 	library starlark.StringDict     // what files of the standard library see
 	names   starlark.StringDict     // what all other files see
@@ -97,6 +98,7 @@ type session struct {
 
 	spec    *train.Spec
 	trained graph.Position
+	groups  map[string]graph.Position // where patterns of parameters' names were written
 	sinks   []plugin.SinkSpec
 	sinkAt  graph.Position // of the first
 }
@@ -113,7 +115,7 @@ func run(path string, o Options) (*session, error) {
 	}
 	s := &session{
 		options: o, path: path, name: filepath.Base(path), dir: filepath.Dir(path),
-		files: map[string]*syntax.File{}, modules: map[string]*module{}, sets: map[string]string{}, declared: map[string]graph.Position{},
+		files: map[string]*syntax.File{}, sources: map[string]string{}, groups: map[string]graph.Position{}, modules: map[string]*module{}, sets: map[string]string{}, declared: map[string]graph.Position{},
 	}
 	for _, set := range o.Set {
 		name, value, ok := strings.Cut(set, "=")
@@ -146,6 +148,7 @@ func run(path string, o Options) (*session, error) {
 
 // exec parses and runs one file. Its globals are frozen afterwards.
 func (s *session) exec(thread *starlark.Thread, name, text string, predeclared starlark.StringDict) (starlark.StringDict, error) {
+	s.sources[name] = text
 	f, err := dialect.Parse(name, text, 0)
 	if err != nil {
 		return nil, err

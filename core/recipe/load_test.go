@@ -72,3 +72,7 @@ func TestConcurrentTraces(t *testing.T) {
 	}
 	wg.Wait()
 }
+
+func TestByteOrderMarkAtTheStart(t *testing.T) {
+	mustInline(t, "\ufeffload(\"prelude.star\", \"run\")\nrun(lambda batch: None)\n")
+}

@@ -20,7 +20,8 @@ type model struct {
 
 // Loss implements train.Model.
 func (m *model) Loss(batch []train.Input, training bool) (*graph.Graph, error) {
-	return m.session.trace(training, func(t *trace) error {
+	g, err := m.session.trace(training, func(t *trace) error {
+		t.classes = m.classes(training)
 		b := &batchValue{trace: t, fields: batch, made: map[string]*Tensor{}}
 		out, err := t.callLoss("the loss function", m.loss, b)
 		if err != nil {
@@ -42,6 +43,25 @@ func (m *model) Loss(batch []train.Input, training bool) (*graph.Graph, error) {
 		}
 		return nil
 	})
+	if err == nil && training {
+		err = m.session.checkGroups(m.session.spec.Optimizer, g)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return g, nil
+}
+
+// classes is how many classes the labels of the data have, 0 where that is not known.
+func (m *model) classes(training bool) int {
+	source := m.session.spec.Data.Source
+	if e := m.session.spec.Evaluate; !training && e != nil {
+		source = e.Source
+	}
+	if a, ok := source.(*arraySource); ok {
+		return a.classes
+	}
+	return 0
 }
 
 // forward traces model(tokens) alone, for sampling.
@@ -99,6 +119,8 @@ func (s *session) at(fn starlark.Callable, msg string) error {
 	e := &Error{Pos: graph.Position{File: s.name}, Msg: msg}
 	if f, ok := fn.(*starlark.Function); ok {
 		e.Pos = toPosition(f.Position())
+	} else if s.spec != nil {
+		e.Pos = s.trained
 	}
 	return e
 }

@@ -455,6 +455,28 @@ func opDropout(c *call) (starlark.Value, error) {
 	return t.dropout(c.name, x, p)
 }
 
+// checkClasses refuses logits of fewer classes than the data has labels.
+func (t *trace) checkClasses(c *call, logits, targets *Tensor, ignore int) error {
+	in, ok := targets.value.Def.Attrs.(graph.InputAttrs)
+	rank := len(logits.value.Shape)
+	if !ok || in.Name != "labels" || rank == 0 {
+		return nil
+	}
+	last := t.classes - 1 // the greatest label
+	if last == ignore {
+		last--
+	}
+	n := logits.value.Shape[rank-1]
+	if last < n {
+		return nil
+	}
+	what := c.name
+	if l := layer(t.thread); l != "" {
+		what = l
+	}
+	return &layerError{fmt.Sprintf("%s: labels go to %d, logits have %d classes; make the model's last layer %d wide", what, last, n, t.classes)}
+}
+
 func opCrossEntropy(c *call) (starlark.Value, error) {
 	var logits, targets *Tensor
 	var ignore int
@@ -463,6 +485,9 @@ func opCrossEntropy(c *call) (starlark.Value, error) {
 	}
 	t, err := c.tracing()
 	if err != nil {
+		return nil, err
+	}
+	if err := t.checkClasses(c, logits, targets, ignore); err != nil {
 		return nil, err
 	}
 	out, err := t.apply(c.name, "cross_entropy", graph.CrossEntropyAttrs{Ignore: ignore}, logits, targets)

@@ -240,5 +240,9 @@ func optimGroup(c *call) (starlark.Value, error) {
 	if !(g.RateScale >= 0) || math.IsInf(g.RateScale, 0) {
 		return nil, c.bad("lr_scale", "lr_scale = %v must be a finite number of at least 0", g.RateScale)
 	}
-	return c.newSetting("group", g), nil
+	out := c.newSetting("group", g)
+	if s, err := c.session(); err == nil {
+		s.groups[g.Pattern] = out.pos
+	}
+	return out, nil
 }

@@ -2,6 +2,7 @@ package recipe
 
 import (
 	"fmt"
+	"strings"
 
 	"go.starlark.net/starlark"
 
@@ -62,7 +63,21 @@ func (r *record) hint(name, why string) {
 	r.hints[name] = why
 }
 
-func (r *record) String() string        { return "<" + r.kind + ">" }
+// String is the kind; metrics print their values too, for print(m) in a hook.
+func (r *record) String() string {
+	if r.kind != metricsKind {
+		return "<" + r.kind + ">"
+	}
+	var b strings.Builder
+	for i, name := range r.names {
+		if i > 0 {
+			b.WriteString(" ")
+		}
+		fmt.Fprintf(&b, "%s=%v", name, r.fields[name])
+	}
+	return b.String()
+}
+
 func (r *record) Type() string          { return r.kind }
 func (r *record) Freeze()               { r.fields.Freeze() }
 func (r *record) Truth() starlark.Bool  { return true }
@@ -78,9 +93,4 @@ func (r *record) Attr(name string) (starlark.Value, error) {
 		return nil, fmt.Errorf("%s has no %q: %s", r.kind, name, why)
 	}
 	return nil, noAttribute(r.kind, name, r.names)
-}
-
-// noAttribute is the error of a misspelt attribute.
-func noAttribute(kind, name string, names []string) error {
-	return fmt.Errorf("%s has no %q%s", kind, name, didYouMean(name, names))
 }

@@ -150,7 +150,7 @@ func (c *call) bind() ([]starlark.Value, error) {
 		name := string(kv[0].(starlark.String))
 		i := slices.IndexFunc(c.params, func(p parameter) bool { return p.name == name })
 		if i < 0 {
-			return nil, c.bad(name, "unexpected argument %q%s", name, didYouMean(name, c.names()))
+			return nil, c.bad(name, "%s", unexpectedArgument(c.name, name, c.names()))
 		}
 		if values[i] != nil {
 			return nil, c.bad(name, "argument %q is given twice", name)

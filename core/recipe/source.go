@@ -122,11 +122,7 @@ func (s *textSource) count(part string, n int64) (int64, error) {
 	if windows := data.WindowCount(n, s.context); windows > 0 {
 		return windows, nil
 	}
-	if n == 0 {
-		return 0, fmt.Errorf("data.text: the %s part of %s is empty: holdout = %v of few files, chosen by a hash of their paths; change holdout, or match more files",
-			part, s.corpus.cfg.Pattern, s.corpus.cfg.Holdout)
-	}
-	return 0, fmt.Errorf("data.text: the %s part of %s has %d bytes, too few for one sample of context = %d; use a smaller context or more text", part, s.corpus.cfg.Pattern, n, s.context)
+	return 0, fmt.Errorf("data.text: the %s part of %s has %d bytes, too few for one sample of context = %d; use a smaller context, more text or another holdout", part, s.corpus.cfg.Pattern, n, s.context)
 }
 
 // Dataset gives the windows.

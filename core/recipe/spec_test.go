@@ -2,6 +2,7 @@ package recipe
 
 import (
 	"context"
+	"errors"
 	"math"
 	"os"
 	"path/filepath"
@@ -299,5 +300,29 @@ train(loss = len, data = loader(c.train, 8, 4), optimizer = optim.sgd(1), steps 
 `)
 	if err := spec.Data.Source.Corpus().Scan(context.Background()); err == nil || !strings.Contains(err.Error(), "no file matches") {
 		t.Errorf("error %v", err)
+	}
+}
+
+// What a part of a corpus is too small for is known before anything is read.
+func TestPartsWithoutSamples(t *testing.T) {
+	for _, c := range []struct{ context, holdout, at, want string }{
+		{"100000", "0.5", "data", "data.text: the train part of *.star has "},
+		{"200", "0.0001", "evaluate", "data.text: the holdout part of *.star has "},
+	} {
+		spec := mustInline(t, `
+c = data.text("*.star", context = `+c.context+`, holdout = `+c.holdout+`)
+train(
+    loss = len,
+    data = loader(c.train, 8, 4),
+    evaluate = evaluate(c.holdout),
+    optimizer = optim.sgd(1),
+    steps = 1,
+)
+`)
+		err := spec.Scan(context.Background())
+		var at *train.Error
+		if !errors.As(err, &at) || at.Pos.Line != spec.Positions[c.at].Line || !strings.Contains(at.Msg, c.want) || !strings.Contains(at.Msg, "too few for one sample of context = "+c.context) {
+			t.Errorf("context %s, holdout %s: %v, want %q at the place of %s", c.context, c.holdout, err, c.want, c.at)
+		}
 	}
 }

@@ -3,6 +3,7 @@ package recipe
 import (
 	"errors"
 	"fmt"
+	"strings"
 
 	"go.starlark.net/starlark"
 	"go.starlark.net/syntax"
@@ -50,7 +51,7 @@ func (x *Tensor) Attr(name string) (starlark.Value, error) {
 	if isOp(name) {
 		return nil, fmt.Errorf("a tensor has no %q; it is a function: write ops.%s(x, …)", name, name)
 	}
-	if nearest(name, tensorAttrs) == "" {
+	if nearest(name, tensorAttrs) == "" && foreignNames["a tensor"][strings.ToLower(name)] == "" {
 		return nil, fmt.Errorf("a tensor has no %q; it has shape, dtype, rank and size, everything else is a function of ops or nn, such as ops.reshape(x, shape)", name)
 	}
 	return nil, noAttribute("a tensor", name, tensorAttrs)

@@ -26,6 +26,8 @@ type trace struct {
 	builder  *graph.Builder
 	training bool
 
+	classes int // of the labels, 0 where that is not known
+
 	path   []string           // the blocks that are open
 	params map[string]*Tensor // by full name
 	draws  map[string]int     // random draws so far in each block

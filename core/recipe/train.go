@@ -260,6 +260,9 @@ func makeEvaluate(c *call) (starlark.Value, error) {
 		if !ok {
 			return nil, c.bad("metrics", "metrics: %q must be a function of the batch, not %s", name, describe(kv[1]))
 		}
+		if wrong := takesOne(fn, "the batch"); wrong != "" {
+			return nil, c.bad("metrics", "metrics: %q: %s", name, wrong)
+		}
 		e.metrics = append(e.metrics, metric{name, fn})
 		names = append(names, name)
 	}
@@ -306,6 +309,9 @@ func makeSample(c *call) (starlark.Value, error) {
 	if err := c.unpack(&s.model, &s.Prompt, &s.Tokens, &s.Every, &s.Temperature, &s.TopK, &context, wantTokenizer(&tok)); err != nil {
 		return nil, err
 	}
+	if wrong := takesOne(s.model, "the tokens"); wrong != "" {
+		return nil, c.bad("model", "model: %s", wrong)
+	}
 	if context != nil {
 		if want, _ := store(&s.Context, context); want != "" || s.Context < 1 {
 			return nil, c.bad("context", "context must be an int of at least 1, not %s", describe(context))
@@ -341,6 +347,15 @@ func declareTrain(c *call) (starlark.Value, error) {
 		kindOf{"evaluation", "evaluate(…)", &eval}, kindOf{"checkpoint", "checkpoint(…)", &ckpt},
 		&samples, &seed, &onStep, &onEval); err != nil {
 		return nil, err
+	}
+	for _, f := range []struct {
+		name     string
+		fn       starlark.Callable
+		argument string
+	}{{"loss", loss, "the batch"}, {"on_step", onStep, "the metrics"}, {"on_eval", onEval, "the metrics"}} {
+		if wrong := takesOne(f.fn, f.argument); wrong != "" {
+			return nil, c.bad(f.name, "%s: %s", f.name, wrong)
+		}
 	}
 	if spec.Steps, err = c.count("steps", steps); err != nil {
 		return nil, err
@@ -433,7 +448,7 @@ func (s *session) addSamples(c *call, spec *train.Spec, v starlark.Value) error 
 			p.Tokenizer = text.tokenizer
 		}
 		if p.Tokenizer == nil || p.Context == 0 {
-			return &train.Error{Pos: set.pos, Msg: "sample: the training data is no text; give context = … and tokenizer = …"}
+			return &Error{Pos: set.pos, Msg: "sample: the training data is no text; give context = … and tokenizer = …"}
 		}
 		p.Forward = s.forward(p.model)
 		spec.Samples = append(spec.Samples, p.Sample)
