@@ -18,6 +18,7 @@ import (
 	"starling/core/recipe"
 	"starling/core/tensor"
 	"starling/core/train"
+	"starling/sdk/vec"
 )
 
 // opsOptions are the flags of bench ops.
@@ -114,46 +115,80 @@ func (r *opsResult) add(s *sampleOf, total float64) {
 	r.Ops = append(r.Ops, o)
 }
 
-// recipe times the programs of a recipe in their own order.
-func (r *opsResult) recipe(ctx context.Context, dev *cpu.Device, path string, o opsOptions) error {
-	spec, err := recipe.Load(path, recipe.Options{Set: o.set})
-	if err != nil {
-		return err
-	}
-	r.Recipe = spec.Name
-	(&job{StepsOnly: 1}).bare(spec)
-	spec.Mesh.Data = 1
-	if err := spec.Scan(ctx); err != nil {
-		return err
-	}
-	p, err := train.Plan(spec, 1, 0)
-	if err != nil {
-		return err
-	}
-	var mem device.Memory
-	for s := range device.NumSpaces {
-		a, err := dev.Alloc(s.String(), p.ArenaBytes[s])
-		if err != nil {
-			return err
+// boundRecipe is the programs of a recipe's step in memory of their own, on values that do no harm.
+type boundRecipe struct {
+	spec     *train.Spec
+	programs []*device.Bound
+	mem      device.Memory
+}
+
+func (b *boundRecipe) close() {
+	for _, a := range b.mem.Arenas {
+		if a != nil {
+			a.Free()
 		}
-		defer a.Free()
-		mem.Arenas[s] = a
 	}
-	mem.Stack = []device.Arena{mem.Arenas[device.Grads]}
-	for _, q := range p.Params {
-		graph.InitValues(q.ParamAttrs, spec.Seed, 0, device.View[float32](mem, q.Place))
-	}
-	var programs []*device.Bound
-	for _, name := range []string{plan.SegmentMicro, plan.SegmentNorm, plan.SegmentUpdate} {
-		b, err := device.Bind(dev, p.Segments[name], mem)
+}
+
+func bindRecipe(ctx context.Context, dev *cpu.Device, path string, set []string) (b *boundRecipe, err error) {
+	b = &boundRecipe{}
+	defer func() {
 		if err != nil {
-			return err
+			b.close()
+		}
+	}()
+	if b.spec, err = recipe.Load(path, recipe.Options{Set: set}); err != nil {
+		return nil, err
+	}
+	(&job{StepsOnly: 1}).bare(b.spec)
+	b.spec.Mesh.Data = 1
+	if err := b.spec.Scan(ctx); err != nil {
+		return nil, err
+	}
+	p, err := train.Plan(b.spec, 1, 0)
+	if err != nil {
+		return nil, err
+	}
+	for s := range device.NumSpaces {
+		if b.mem.Arenas[s], err = dev.Alloc(s.String(), p.ArenaBytes[s]); err != nil {
+			return nil, err
+		}
+	}
+	b.mem.Stack = []device.Arena{b.mem.Arenas[device.Grads]}
+	for _, q := range p.Params {
+		values := make([]float32, q.Place.Shape.Numel())
+		graph.InitValues(q.ParamAttrs, b.spec.Seed, 0, values)
+		switch q.Place.DType {
+		case tensor.F32:
+			copy(device.View[float32](b.mem, q.Place), values)
+		case tensor.BF16:
+			vec.F32ToBF16(device.View[uint16](b.mem, q.Place), values)
+		case tensor.F16:
+			vec.F32ToF16(device.View[uint16](b.mem, q.Place), values)
+		}
+	}
+	for _, name := range []string{plan.SegmentMicro, plan.SegmentNorm, plan.SegmentUpdate} {
+		bound, err := device.Bind(dev, p.Segments[name], b.mem)
+		if err != nil {
+			return nil, err
 		}
 		for _, in := range p.Segments[name].Inputs {
-			fillInput(mem, in)
+			fillInput(b.mem, in)
 		}
-		programs = append(programs, b)
+		b.programs = append(b.programs, bound)
 	}
+	return b, nil
+}
+
+// recipe times the programs of a recipe in their own order.
+func (r *opsResult) recipe(ctx context.Context, dev *cpu.Device, path string, o opsOptions) error {
+	bound, err := bindRecipe(ctx, dev, path, o.set)
+	if err != nil {
+		return err
+	}
+	defer bound.close()
+	r.Recipe = bound.spec.Name
+	programs := bound.programs
 	spent := map[string]*sampleOf{}
 	order := []*sampleOf{}
 	for round := range o.rounds + 1 {
@@ -213,6 +248,11 @@ func fillInput(mem device.Memory, o device.Operand) {
 		for i, v := 0, device.View[float32](mem, o); i < len(v); i++ {
 			v[i] = float32(1e-3 * r.Float64())
 		}
+	case tensor.BF16:
+		v := device.View[uint16](mem, o)
+		for i := range v {
+			v[i] = 0x3a83 // about a thousandth
+		}
 	case tensor.I32:
 		for i, v := 0, device.View[int32](mem, o); i < len(v); i++ {
 			v[i] = int32(i % 10)
@@ -259,6 +299,13 @@ func commonKernels() []commonKernel {
 	linear(256, 768, 50304)
 	linear(512, 96, 288)
 	linear(512, 256, 96)
+	h := func(shape ...int) graph.Type { return graph.Type{DType: tensor.BF16, Shape: shape} }
+	for _, l := range [][3]int{{3072, 384, 1152}, {3072, 384, 1536}, {3072, 1536, 384}, {1024, 1024, 1024}} {
+		rows, in, out := l[0], l[1], l[2]
+		add("linear", nil, h(rows, in), h(out, in))
+		add("linear_grad_x", nil, h(rows, out), h(out, in))
+		add("linear_grad_w_wide", nil, h(rows, out), h(rows, in))
+	}
 	q := f(12, 256, 6, 64)
 	attention := graph.AttentionAttrs{Causal: true, Scale: 0.125}
 	add("attention", attention, q, q, q)

@@ -40,7 +40,7 @@ func duels() []duel {
 		return duel{"GPT-2 124M, " + precision, "gpt2_124m.star", []string{"precision=" + precision}, "gpt_step.py", []string{"--preset", "124m", "--precision", precision, "--steps", "6"}}
 	}
 	return []duel{
-		small("fp32"), large("fp32"),
+		small("fp32"), small("bf16"), large("fp32"), large("bf16"),
 		{"quickstart, 2 ranks of 1 thread", "quickstart.star", nil, "gpt_step.py", []string{"--preset", "quickstart", "--family", "llama", "--steps", "60"}},
 	}
 }

@@ -4,8 +4,12 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
+
+	"starling/core/device"
+	"starling/core/device/cpu"
 )
 
 // tinyRecipe is a model small enough to benchmark within a test.
@@ -67,13 +71,50 @@ func TestBenchOpsTimesEveryKernelOfARecipe(t *testing.T) {
 	if share < 0.98 || share > 1.02 {
 		t.Errorf("the shares add up to %v", share)
 	}
-	for _, op := range []string{"linear", "linear_grad_w", "attention_grad", "adamw", "sum_squares"} {
+	for _, op := range []string{"linear", "linear_grad_w", "attention_joint_grad", "adamw", "sum_squares"} {
 		if !seen[op] {
 			t.Errorf("%s is missing", op)
 		}
 	}
 	if r.Limits.Peak <= 0 || r.Limits.Copy <= 0 {
 		t.Errorf("limits %+v", r.Limits)
+	}
+}
+
+// A step's programs allocate nothing, whatever the model: the whole of forward, backward, norm and update.
+func TestAStepAllocatesNothing(t *testing.T) {
+	for _, c := range []struct {
+		recipe string
+		set    []string
+	}{
+		{"quickstart.star", nil},
+		{"small_gpt.star", []string{"micro_batch=1"}},
+		{"small_gpt.star", []string{"micro_batch=1", "precision=bf16"}},
+		{"convnet_digits.star", nil},
+	} {
+		t.Run(c.recipe+strings.Join(c.set, " "), func(t *testing.T) {
+			dev, err := cpu.Open(cpu.Config{Threads: 2})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer dev.Close()
+			b, err := bindRecipe(t.Context(), dev, filepath.Join("..", "..", "recipes", c.recipe), c.set)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer b.close()
+			env := &device.Env{FirstInLane: true, LastInLane: true, LastOnRank: true}
+			n := testing.AllocsPerRun(2, func() {
+				for _, p := range b.programs {
+					if err := p.Run(env); err != nil {
+						t.Fatal(err)
+					}
+				}
+			})
+			if n > 0 {
+				t.Errorf("a step allocates %v times", n)
+			}
+		})
 	}
 }
 

@@ -36,7 +36,7 @@ func TestCheckFindsDamage(t *testing.T) {
 		}, "written over input 0"},
 		{"a value overwritten before its last read", func(p *Plan) {
 			s := p.Segments["micro"]
-			i, j := find(p, "micro", op("attention")), find(p, "micro", op("gelu"))
+			i, j := find(p, "micro", op("attention_joint")), find(p, "micro", op("gelu"))
 			s.Instrs[j].Out[0].Offset = s.Instrs[i].In[0].Offset
 		}, "is expected"},
 		{"instructions swapped", func(p *Plan) {

@@ -9,6 +9,9 @@ import (
 // fuseAttention replaces attention on three slices of one value by attention that reads the value itself, and the concatenation of
 // its three gradients by one that writes them side by side. The arithmetic is the same; what falls away are the copies.
 func fuseAttention(s *State) error {
+	if err := prune(s); err != nil { // what an earlier fusion has replaced still reads the gradients
+		return err
+	}
 	g := s.Graph
 	consumers := consumersOf(g)
 	grads := map[*graph.Node]*graph.Node{} // concatenation → attention_grad
