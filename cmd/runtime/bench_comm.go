@@ -270,6 +270,7 @@ type peerProcess struct {
 func startPeer(ctx context.Context, command string) (*peerProcess, error) {
 	p := &peerProcess{cmd: exec.CommandContext(ctx, "sh", "-c", "exec "+command)}
 	p.cmd.Stderr = os.Stderr
+	p.cmd.WaitDelay = peerGrace
 	out, err := p.cmd.StdoutPipe()
 	if err != nil {
 		return nil, err
@@ -301,9 +302,14 @@ func (p *peerProcess) measure(size int) (t benchTime, err error) {
 	return t, nil
 }
 
-// stop ends the peer by the end of its input.
+// peerGrace is how long a peer gets to end once its input has.
+const peerGrace = 5 * time.Second
+
+// stop ends the peer.
 func (p *peerProcess) stop() {
 	_ = p.in.Close()
+	kill := time.AfterFunc(peerGrace, func() { _ = p.cmd.Process.Kill() })
+	defer kill.Stop()
 	_ = p.cmd.Wait()
 }
 

@@ -10,6 +10,7 @@ repetitions of the slowest rank's time, and the least of them. --serve lets the 
 import argparse
 import json
 import os
+import socket
 import statistics
 import sys
 import time
@@ -67,11 +68,15 @@ def rank_main(rank, ranks, port, sizes, serve, seconds):
 if __name__ == "__main__":
     p = argparse.ArgumentParser()
     p.add_argument("--ranks", type=int, default=2)
-    p.add_argument("--port", type=int, default=29641)
+    p.add_argument("--port", type=int, default=0, help="where the ranks meet; 0 for any free one")
     p.add_argument("--seconds", type=float, default=0.3, help="time spent on each size")
     p.add_argument("--serve", action="store_true")
     p.add_argument("sizes", type=int, nargs="*")
     a = p.parse_args()
+    if a.port == 0:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            a.port = free.getsockname()[1]
     os.environ["PEER_STDIN"] = str(os.dup(0))
     os.set_inheritable(int(os.environ["PEER_STDIN"]), True)
     ctx = mp.get_context("fork")
