@@ -482,3 +482,32 @@ func (m tokenModel) forward(in Input) (*graph.Graph, error) {
 	b.Output("logits", b.Must(graph.OpLinear, nil, b.Must(graph.OpEmbedding, nil, table, tokens)[0], table)[0])
 	return b.G, nil
 }
+
+// The plan's price of sharding is what is really sent.
+func TestShardedRanksSendWhatIsPlanned(t *testing.T) {
+	for stage := 1; stage <= 3; stage++ {
+		for _, ranks := range []int{2, 3, 4} {
+			var planned int64
+			r, err := runOn(t, t.Context(), ranks, 1, func(rank int, s *Spec, _ *Env) {
+				wide(s, 12)
+				s.Evaluate, s.Checkpoint, s.Mesh.Zero = nil, nil, stage
+				if rank != 0 {
+					return
+				}
+				p, err := Plan(s, ranks, 0)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				planned = p.Summary().SentBytes
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			// Beside it go the figures of the micro-batches and the partial sums of the norm, a few hundred bytes.
+			if got := r[0].SentBytes; got < planned || got > planned+2000 {
+				t.Errorf("zero %d on %d ranks: rank 0 sent %d bytes in a step, want the planned %d and at most 2000 for figures", stage, ranks, got, planned)
+			}
+		}
+	}
+}
