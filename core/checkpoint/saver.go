@@ -179,8 +179,9 @@ func (s *Saver) Save(ctx context.Context, r SaveRequest) error {
 		return s.Wait(ctx)
 	}
 	r.Tensors = s.snapshot(r.Tensors)
+	earlier := s.takePending() // before this save can add its own
 	s.jobs <- r
-	return s.takePending()
+	return earlier
 }
 
 // snapshot copies the tensors into the saver's memory.

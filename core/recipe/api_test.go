@@ -29,7 +29,7 @@ func TestOpsCoverTheTable(t *testing.T) {
 	other := map[string]string{
 		"add_scalar": "operator +", "scale": "operator *", "pow_scalar": "pow", "gelu_erf": "gelu", "const": "full",
 		"input": "batch", "param": "nn.param", "sum_to": "broadcasting", "pad_slice": "gradient of slice",
-		"accumulate": "memory plan", "grad_store": "memory plan", "sum_squares": "optimizer", "adamw": "optimizer", "sgd": "optimizer",
+		"attention_joint": "fusion of attention", "accumulate": "memory plan", "grad_store": "memory plan", "sum_squares": "optimizer", "adamw": "optimizer", "sgd": "optimizer",
 	}
 	for _, name := range graph.Names() {
 		if strings.Contains(name, "_grad") || other[name] != "" {
