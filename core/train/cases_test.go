@@ -271,7 +271,7 @@ func TestReductionsStartBeforeTheBackwardPassEnds(t *testing.T) {
 		s.Model = deepModel{layers: 12, width: 384}
 		s.Data.GlobalBatch, s.Data.MicroBatch, s.Data.Lanes = 128, 64, 2 // work enough that a reduction has time to begin
 		s.Mesh.BucketMB, s.Mesh.FirstBucket = 0.6, 0.6                   // a bucket for each layer's 576 KB weight
-		s.Evaluate, s.Checkpoint, s.Steps = nil, nil, 24 // the best of them counts: other work may hold the workers up
+		s.Evaluate, s.Checkpoint, s.Steps = nil, nil, 24                 // the best of them counts: other work may hold the workers up
 		if rank == 0 {
 			e.OnTrace = func(tr StepTrace) { early, buckets = max(early, tr.Early()), len(tr.Collectives) }
 		}
