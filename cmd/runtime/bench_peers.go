@@ -20,6 +20,7 @@ type peerOptions struct {
 	rounds  int
 	only    string
 	compile bool
+	threads int
 }
 
 // duel is one piece of work that both do.
@@ -52,6 +53,9 @@ type peerResult struct {
 	Ours        float64 `json:"tokens_per_s"`
 	Theirs      float64 `json:"peer_tokens_per_s"`
 	Ratio       float64 `json:"ratio"`
+	CPU         float64 `json:"cpu_ms"`
+	PeerCPU     float64 `json:"peer_cpu_ms"`
+	CPURatio    float64 `json:"cpu_ratio,omitempty"`
 	Memory      float64 `json:"peak_mb"`
 	PeerMemory  float64 `json:"peer_peak_mb"`
 	MemoryRatio float64 `json:"memory_ratio"`
@@ -87,6 +91,7 @@ PyTorch and a checkout of the project: the scripts are in testdata/peers, the re
 	f.StringVar(&o.root, "root", ".", "`folder` of the checkout")
 	f.IntVar(&o.rounds, "rounds", 3, "times that each side runs")
 	f.StringVar(&o.only, "only", "", "only the work whose name contains this `text`")
+	f.IntVar(&o.threads, "threads", 0, "threads of the peer, and of one rank (default: the usable cores); with 1 the ratio is of processor time, which other work on the machine disturbs little")
 	f.BoolVar(&o.compile, "compile", false, "the peer compiles its model (torch.compile; needs a C++ compiler)")
 	return c
 }
@@ -111,7 +116,13 @@ func benchPeers(ctx context.Context, o peerOptions) (*peersResult, error) {
 	if o.compile {
 		mode = "compiled"
 	}
-	cores := usableThreads()
+	if o.threads < 0 {
+		return nil, &exitError{2, fmt.Errorf("--threads %d: cannot be negative", o.threads)}
+	}
+	cores := o.threads
+	if cores == 0 {
+		cores = usableThreads()
+	}
 	r := &peersResult{Limits: measureLimits(cores), Rounds: o.rounds}
 	for _, d := range duels() {
 		if !strings.Contains(d.Name, o.only) {
@@ -122,10 +133,13 @@ func benchPeers(ctx context.Context, o peerOptions) (*peersResult, error) {
 			args = append(args, "--compile")
 		}
 		own := []string{"bench", "step", filepath.Join(o.root, "recipes", d.recipe), "--json"}
+		if o.threads > 0 {
+			own = append(own, "--threads", fmt.Sprint(cores), "--set", "ranks=1")
+		}
 		for _, s := range d.set {
 			own = append(own, "--set", s)
 		}
-		var ours, theirs, memory, peerMemory, first, peerFirst []float64
+		var cpu, peerCPU, ours, theirs, memory, peerMemory, first, peerFirst []float64
 		for range o.rounds {
 			var mine stepResult
 			if err := runJSON(ctx, &mine, self, own...); err != nil {
@@ -133,18 +147,24 @@ func benchPeers(ctx context.Context, o peerOptions) (*peersResult, error) {
 			}
 			var peer struct {
 				Rate   float64 `json:"tokens_per_s"`
+				CPU    float64 `json:"cpu_ms"`
 				Memory float64 `json:"peak_mb"`
 				First  float64 `json:"first_step_s"`
 			}
 			if err := runJSON(ctx, &peer, o.python, args...); err != nil {
 				return nil, fmt.Errorf("%s: %w", d.Name, err)
 			}
+			cpu, peerCPU = append(cpu, mine.CPUMS), append(peerCPU, peer.CPU)
 			ours, theirs = append(ours, mine.PerSecond), append(theirs, peer.Rate)
 			memory, peerMemory = append(memory, mine.PeakRSSMB*float64(mine.Ranks)), append(peerMemory, peer.Memory)
 			first, peerFirst = append(first, mine.FirstStepS), append(peerFirst, peer.First)
 		}
 		p := peerResult{Work: d.Name, Peer: fmt.Sprintf("PyTorch %s %s, %d threads", strings.TrimSpace(string(version)), mode, cores),
 			Ours: median(ours), Theirs: median(theirs), Memory: median(memory), PeerMemory: median(peerMemory), First: median(first), PeerFirst: median(peerFirst)}
+		p.CPU, p.PeerCPU = median(cpu), median(peerCPU)
+		if p.CPU > 0 {
+			p.CPURatio = round(p.PeerCPU/p.CPU, 3)
+		}
 		p.Ratio, p.MemoryRatio, p.FirstRatio = round(p.Ours/p.Theirs, 3), round(p.Memory/p.PeerMemory, 3), round(p.First/p.PeerFirst, 3)
 		r.Duels = append(r.Duels, p)
 	}
@@ -178,6 +198,7 @@ func (r *peersResult) text() string {
 	var rows [][]string
 	for _, d := range r.Duels {
 		rows = append(rows, []string{d.Work, count(int64(d.Ours)), count(int64(d.Theirs)), fmt.Sprintf("%.2f×", d.Ratio),
+			fmt.Sprintf("%.0f", d.CPU), fmt.Sprintf("%.0f", d.PeerCPU), fmt.Sprintf("%.2f×", d.CPURatio),
 			fmt.Sprintf("%.0f", d.Memory), fmt.Sprintf("%.0f", d.PeerMemory), fmt.Sprintf("%.2f×", d.MemoryRatio),
 			fmt.Sprintf("%.2f", d.First), fmt.Sprintf("%.2f", d.PeerFirst), fmt.Sprintf("%.2f×", d.FirstRatio)})
 	}
@@ -186,5 +207,5 @@ func (r *peersResult) text() string {
 		peer = r.Duels[0].Peer
 	}
 	return table(r.Limits.rows()) + fmt.Sprintf("\n  the peer is %s; medians of %d\n\n", peer, r.Rounds) +
-		columns([]string{"training step", "tokens/s", "peer", "ratio", "peak MB", "peer", "ratio", "first step s", "peer", "ratio"}, rows)
+		columns([]string{"training step", "tokens/s", "peer", "ratio", "CPU ms", "peer", "ratio", "peak MB", "peer", "ratio", "first step s", "peer", "ratio"}, rows)
 }

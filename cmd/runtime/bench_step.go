@@ -27,23 +27,26 @@ type stepOptions struct {
 
 // stepResult is the time of a recipe's training steps.
 type stepResult struct {
-	Recipe       string   `json:"recipe"`
-	Set          []string `json:"set,omitempty"`
-	Ranks        int      `json:"ranks"`
-	Threads      int      `json:"threads_per_rank"`
-	Kernels      string   `json:"kernels"`
-	Steps        int      `json:"steps"`
-	Targets      float64  `json:"targets_per_step"`
-	MedianMS     float64  `json:"step_ms"`
-	BestMS       float64  `json:"best_step_ms"`
-	PerSecond    float64  `json:"tokens_per_s"`
-	Best         float64  `json:"best_tokens_per_s"`
-	FirstStepS   float64  `json:"first_step_s"`
-	PeakRSSMB    float64  `json:"peak_mb"`
-	PlannedMB    float64  `json:"planned_mb"`
-	Parameters   int64    `json:"parameters"`
-	TrainLoss    float64  `json:"loss"`
-	WeightSHA256 string   `json:"weights_sha256"`
+	Recipe    string   `json:"recipe"`
+	Set       []string `json:"set,omitempty"`
+	Ranks     int      `json:"ranks"`
+	Threads   int      `json:"threads_per_rank"`
+	Kernels   string   `json:"kernels"`
+	Steps     int      `json:"steps"`
+	Targets   float64  `json:"targets_per_step"`
+	MedianMS  float64  `json:"step_ms"`
+	BestMS    float64  `json:"best_step_ms"`
+	PerSecond float64  `json:"tokens_per_s"`
+	Best      float64  `json:"best_tokens_per_s"`
+	// CPUMS is the processor time of a step over all threads of one rank; 0 where there are several ranks. On a machine that does
+	// other work as well it says more than the clock, if there is one thread: several wait for each other awake.
+	CPUMS        float64 `json:"cpu_ms,omitempty"`
+	FirstStepS   float64 `json:"first_step_s"`
+	PeakRSSMB    float64 `json:"peak_mb"`
+	PlannedMB    float64 `json:"planned_mb"`
+	Parameters   int64   `json:"parameters"`
+	TrainLoss    float64 `json:"loss"`
+	WeightSHA256 string  `json:"weights_sha256"`
 }
 
 // warmSteps are run and not counted.
@@ -93,6 +96,13 @@ func benchStep(ctx context.Context, path string, o stepOptions, started time.Tim
 	if j.Digest, err = recipe.Digest(spec); err != nil {
 		return nil, err
 	}
+	var spent []float64 // processor time at the end of each step
+	if j.World == 1 {
+		spec.OnStep = func(train.Metrics) (train.Action, error) {
+			spent = append(spent, cpuSeconds())
+			return train.Action{}, nil
+		}
+	}
 	quiet := newDisplay(os.Stderr, nil, true)
 	defer quiet.close()
 	if o.profile != "" {
@@ -118,11 +128,15 @@ func benchStep(ctx context.Context, path string, o stepOptions, started time.Tim
 		return nil, fmt.Errorf("the run logged %d steps, too few to time", len(seconds))
 	}
 	seconds = seconds[warmSteps:]
+	cpu := 0.0
+	if n := len(spent); n > warmSteps {
+		cpu = (spent[n-1] - spent[warmSteps-1]) / float64(n-warmSteps)
+	}
 	targets := float64(res.Tokens) / float64(res.Steps)
 	mid, best := median(seconds), slices.Min(seconds)
 	return &stepResult{
 		Recipe: spec.Name, Set: o.set, Ranks: res.Ranks, Threads: res.Threads, Kernels: res.Kernels, Steps: len(seconds), Targets: targets,
-		MedianMS: round(mid*1e3, 2), BestMS: round(best*1e3, 2), PerSecond: round(targets/mid, 1), Best: round(targets/best, 1), FirstStepS: round(res.FirstStepS, 3),
+		MedianMS: round(mid*1e3, 2), BestMS: round(best*1e3, 2), PerSecond: round(targets/mid, 1), Best: round(targets/best, 1), CPUMS: round(cpu*1e3, 2), FirstStepS: round(res.FirstStepS, 3),
 		PeakRSSMB: round(float64(res.PeakRSS)/(1<<20), 1), PlannedMB: round(float64(res.PlannedPeak)/(1<<20), 1), Parameters: res.Parameters,
 		TrainLoss: float64(res.TrainLoss), WeightSHA256: res.WeightsSHA256,
 	}, nil

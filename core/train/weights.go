@@ -64,6 +64,9 @@ func (e *engine) initialise(seed uint64) error {
 			return err
 		}
 		for _, s := range q.Slots {
+			if s.Init == 0 {
+				continue // as every arena begins; to write it would only bring the pages in earlier
+			}
 			v := device.View[float32](e.mem, s.Place)
 			for i := range v {
 				v[i] = float32(s.Init)

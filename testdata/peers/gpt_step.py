@@ -162,12 +162,13 @@ def main():
     step()
     first_step_s = time.perf_counter() - PROCESS_START
     step(), step()
-    seconds, loss = [], math.nan
+    seconds, loss, cpu = [], math.nan, time.process_time()
     for _ in range(args.steps):
         start = time.perf_counter()
         loss = step()
         seconds.append(time.perf_counter() - start)
 
+    cpu = (time.process_time() - cpu) / args.steps
     count = sum(p.numel() for p in model.parameters())
     # Six operations per parameter and token, and attention over the causal half of the context.
     operations = (6 * count + 6 * sizes["layers"] * sizes["width"] * sizes["context"]) * batch * sizes["context"]
@@ -177,7 +178,7 @@ def main():
         precision=args.precision, threads=args.threads, batch=batch, **sizes,
         **model_options(args), parameters=count,
         tokens_per_s=round(batch * sizes["context"] / median), best_tokens_per_s=round(batch * sizes["context"] / best),
-        step_ms=round(median * 1e3, 2), gflops=round(operations / median / 1e9, 1), first_step_s=round(first_step_s, 2),
+        step_ms=round(median * 1e3, 2), cpu_ms=round(cpu * 1e3, 2), gflops=round(operations / median / 1e9, 1), first_step_s=round(first_step_s, 2),
         idle_mb=round(idle_mb), peak_mb=round(resident_mb()), loss=round(loss, 4),
     )))
 
