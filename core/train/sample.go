@@ -83,7 +83,7 @@ func (s *textSampler) choose(logits []float32, step, position int) int {
 		sum += s.p[k]
 	}
 	w := graph.Philox([2]uint32{uint32(s.seed), uint32(s.seed >> 32)}, [4]uint32{uint32(step), uint32(position), 0x73616d70, 0})
-	at := float64(w[0]) / (math.MaxUint32 + 1) * sum
+	at := float64(float64(w[0]) / (math.MaxUint32 + 1) * sum)
 	for k := range n {
 		if at -= s.p[k]; at < 0 {
 			return s.order[k]

@@ -80,7 +80,7 @@ func Log(x float64) float64 {
 		c[i] = 1 / float64(2*i+3)
 	}
 	r := float64(float64(2*z) * poly(z, c[:]))
-	h := float64(0.5*d) * d
+	h := float64(float64(0.5*d) * d)
 	k := float64(e)
 	// log f = d - (d²/2 - s·(d²/2 + r)), FDLIBM's arrangement, which keeps d's low bits.
 	t := float64(s * (h + r))

@@ -77,7 +77,7 @@ func TestEdges(t *testing.T) {
 func TestBitsAreFixed(t *testing.T) {
 	h := fnv.New64a()
 	for i := range 20000 {
-		x := float64(i)*0.0371 - 300
+		x := float64(float64(i)*0.0371) - 300
 		for _, v := range []float64{Exp(x), Log(math.Abs(x) + 0.5), Sin(x), Cos(x), Pow(math.Abs(x)+0.1, 0.37)} {
 			b := math.Float64bits(v)
 			for s := 0; s < 64; s += 8 {
