@@ -296,7 +296,7 @@ func runRank(ctx context.Context, w *cluster.Worker, j job, spec *train.Spec, pr
 	}
 	if env.Group != nil {
 		if err == nil {
-			err = env.Group.Barrier(ctx, "end of the run")
+			err = env.Group.BarrierPatient(ctx, "end of the run")
 		}
 		err = errors.Join(err, env.Group.Close())
 	}

@@ -2,7 +2,9 @@ package train
 
 import (
 	"context"
+	"errors"
 	"hash/fnv"
+	"sync/atomic"
 	"testing"
 
 	"starling/core/cluster"
@@ -97,6 +99,7 @@ func testSpec(t testing.TB) *Spec {
 func runOn(t testing.TB, ctx context.Context, ranks, threads int, change func(rank int, s *Spec, e *Env)) ([]*Result, error) {
 	t.Helper()
 	results := make([]*Result, ranks)
+	var interrupted atomic.Bool
 	_, err := cluster.InProcess(ctx, cluster.Config{Ranks: ranks}, func(ctx context.Context, w *cluster.Worker) error {
 		dev, err := cpu.Open(cpu.Config{Threads: threads, Ranks: ranks})
 		if err != nil {
@@ -125,10 +128,17 @@ func runOn(t testing.TB, ctx context.Context, ranks, threads int, change func(ra
 			return err
 		}
 		results[w.Rank()], err = Run(ctx, s, env)
+		if errors.Is(err, ErrInterrupted) { // an orderly end, which is no reason to cancel the others
+			interrupted.Store(true)
+			err = env.Group.BarrierPatient(ctx, "end of the run")
+		}
 		if env.Group != nil && err == nil {
 			err = env.Group.Close()
 		}
 		return err
 	})
+	if err == nil && interrupted.Load() {
+		err = ErrInterrupted
+	}
 	return results, err
 }
