@@ -195,8 +195,10 @@ func (o execOptions) placement() string {
 	if o.inProcess {
 		b.WriteString(" --in-process")
 	}
-	if o.listen != "" {
-		fmt.Fprintf(&b, " --listen %s", quoted(o.listen))
+	for _, f := range [][2]string{{"listen", o.listen}, {"transport", o.transport}, {"hosts", strings.Join(o.hosts, ",")}, {"tls", o.tls}} {
+		if f[1] != "" {
+			fmt.Fprintf(&b, " --%s %s", f[0], quoted(f[1]))
+		}
 	}
 	return b.String()
 }

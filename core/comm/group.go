@@ -162,6 +162,8 @@ func (g *Group) fail(err error, tell bool) {
 	}
 	g.failing = true
 	g.err = err
+	g.workers.Add(1) // Close gives the shared memory up, which is still touched here
+	defer g.workers.Done()
 	g.mu.Unlock()
 	defer g.shared.rouse()
 	defer g.hosts.fail(err)

@@ -174,7 +174,8 @@ func (p *Process) Manifest() (sdk.Manifest, error) {
 	defer cancel()
 	m, err := pb.NewPluginClient(p.conn).Describe(ctx, &pb.DescribeRequest{})
 	if err != nil {
-		return sdk.Manifest{}, fmt.Errorf("plugin %s: asking for its manifest: %w%s", p.Path, err, p.out.quoted())
+		p.child.settle()
+		return sdk.Manifest{}, p.ended(fmt.Errorf("plugin %s: asking for its manifest: %w%s", p.Path, err, p.out.quoted()))
 	}
 	out, err := sdk.ManifestOf(m)
 	if err != nil {

@@ -70,8 +70,21 @@ func Resolve(ctx context.Context, name, dir string) (*Use, error) {
 	return &Use{all[0], m, hashes[0]}, nil
 }
 
+// describeTries is how often a plugin that somebody kills meanwhile is asked again.
+const describeTries = 3
+
 // Describe starts a plugin to ask for its manifest.
 func Describe(ctx context.Context, f Found) (sdk.Manifest, error) {
+	for try := 1; ; try++ {
+		m, err := describe(ctx, f)
+		var killed *killedError
+		if !errors.As(err, &killed) || try == describeTries {
+			return m, err
+		}
+	}
+}
+
+func describe(ctx context.Context, f Found) (sdk.Manifest, error) {
 	p, err := Start(ctx, f, StartOptions{Threads: 1})
 	if err != nil {
 		return sdk.Manifest{}, err

@@ -32,6 +32,7 @@ func TestAStopLosesNothing(t *testing.T) {
 	run := func(stopAt float64, dir string, resume bool, evals *[]int) (*Result, error) {
 		r, err := runOn(t, t.Context(), 2, 1, func(rank int, s *Spec, e *Env) {
 			e.RunDir, e.Resume = dir, resume
+			s.Evaluate.BestMode, s.Checkpoint.Keep = "max", 1 // the first evaluation is the best
 			stop := make(chan struct{})
 			e.Stop = stop
 			s.OnEval = func(m Metrics) (Action, error) {
@@ -55,10 +56,16 @@ func TestAStopLosesNothing(t *testing.T) {
 		return r[0], err
 	}
 	var straight []int
-	want, err := run(-1, t.TempDir(), false, &straight)
+	first := t.TempDir()
+	want, err := run(-1, first, false, &straight)
 	if err != nil {
 		t.Fatal(err)
 	}
+	b, err := os.ReadFile(filepath.Join(first, CheckpointFolder, "best"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantBest := string(b)
 	for _, at := range []float64{5, 7, 12} {
 		dir := t.TempDir()
 		var evals []int
@@ -81,6 +88,9 @@ func TestAStopLosesNothing(t *testing.T) {
 		}
 		if len(evals) != len(straight) {
 			t.Errorf("stopped at step %v: evaluations after steps %v, want %v", at, evals, straight)
+		}
+		if b, err := os.ReadFile(filepath.Join(dir, CheckpointFolder, "best")); err != nil || string(b) != wantBest {
+			t.Errorf("stopped at step %v: the best checkpoint is %q (%v), want %q", at, b, err, wantBest)
 		}
 	}
 }

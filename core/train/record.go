@@ -24,10 +24,10 @@ type recorder struct {
 const MetricsFile = "metrics.jsonl"
 
 // openRecorder opens the log of a run folder for appending. After a resume at step, lines of later steps, which
-// are about to be made again, are dropped.
-func openRecorder(dir string, step int) (*recorder, error) {
+// are about to be made again, are dropped, and with due the step's own evaluation.
+func openRecorder(dir string, step int, due bool) (*recorder, error) {
 	path := filepath.Join(dir, MetricsFile)
-	if err := cutAfter(path, step); err != nil {
+	if err := cutAfter(path, step, due); err != nil {
 		return nil, err
 	}
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
@@ -37,8 +37,8 @@ func openRecorder(dir string, step int) (*recorder, error) {
 	return &recorder{f: f, w: bufio.NewWriter(f)}, nil
 }
 
-// cutAfter rewrites the log without lines of steps after step and without a torn last line.
-func cutAfter(path string, step int) error {
+// cutAfter rewrites the log without lines of steps after step, with due without the step's evaluation, and without a torn last line.
+func cutAfter(path string, step int, due bool) error {
 	old, err := os.ReadFile(path)
 	if os.IsNotExist(err) {
 		return nil
@@ -49,9 +49,10 @@ func cutAfter(path string, step int) error {
 	var keep []byte
 	for line := range bytes.Lines(old) {
 		var at struct {
-			Step int `json:"step"`
+			Kind string `json:"kind"`
+			Step int    `json:"step"`
 		}
-		if !bytes.HasSuffix(line, []byte("\n")) || json.Unmarshal(line, &at) != nil || at.Step > step {
+		if !bytes.HasSuffix(line, []byte("\n")) || json.Unmarshal(line, &at) != nil || at.Step > step || due && at.Step == step && at.Kind == "eval" {
 			continue
 		}
 		keep = append(keep, line...)

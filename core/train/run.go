@@ -173,7 +173,7 @@ func (l *loop) prepare(ctx context.Context) error {
 	}
 	l.resumedAt = l.state.Step
 	if l.env.Rank == 0 && l.env.RunDir != "" {
-		if l.log, err = openRecorder(l.env.RunDir, l.state.Step); err != nil {
+		if l.log, err = openRecorder(l.env.RunDir, l.state.Step, l.state.Due != nil); err != nil {
 			return err
 		}
 		if err := l.openSinks(ctx); err != nil {

@@ -85,7 +85,16 @@ func (s *saver) gather(ctx context.Context, mine checkpoint.Result) ([]checkpoin
 
 // save copies the state and lets it be written in the background.
 func (s *saver) save(ctx context.Context, st *State, best bool) error {
-	if s.files == nil || s.lastRun == st.Step {
+	if s.files == nil {
+		return nil
+	}
+	if s.lastRun == st.Step { // it is there already, but may have turned out the best since
+		if best && s.env.Rank == 0 {
+			if err := s.wait(ctx); err != nil {
+				return err
+			}
+			return checkpoint.MarkBest(s.dir(), int64(st.Step))
+		}
 		return nil
 	}
 	b, err := json.Marshal(st)
@@ -96,6 +105,8 @@ func (s *saver) save(ctx context.Context, st *State, best bool) error {
 	s.saves++
 	return s.tolerate(s.files.Save(ctx, checkpoint.SaveRequest{Step: int64(st.Step), Tensors: s.tensors, Trainer: b, Best: best}))
 }
+
+func (s *saver) dir() string { return filepath.Join(s.env.RunDir, CheckpointFolder) }
 
 // tolerate drops what Done has already reported.
 func (s *saver) tolerate(err error) error {
