@@ -147,7 +147,7 @@ func (j *job) bare(spec *train.Spec) {
 	if j.StepsOnly == 0 {
 		return
 	}
-	spec.Steps, spec.Epochs = j.StepsOnly, 0
+	spec.Steps, spec.Epochs, spec.Transient = j.StepsOnly, 0, true
 	spec.Evaluate, spec.Checkpoint, spec.Samples, spec.OnStep, spec.OnEval = nil, nil, nil, nil, nil
 }
 

@@ -24,13 +24,13 @@ func (c SamplerConfig) Validate() error {
 		return fmt.Errorf("data: micro_batch = %d must be at least 1", c.MicroBatch)
 	case c.GlobalBatch%c.MicroBatch != 0:
 		return fmt.Errorf("data: micro_batch = %d does not divide global_batch = %d; use a divisor such as %d",
-			c.MicroBatch, c.GlobalBatch, nearestDivisor(c.GlobalBatch, c.MicroBatch))
+			c.MicroBatch, c.GlobalBatch, NearestDivisor(c.GlobalBatch, c.MicroBatch))
 	}
 	return nil
 }
 
-// nearestDivisor is the largest divisor of n that is at most m.
-func nearestDivisor(n, m int) int {
+// NearestDivisor is the largest divisor of n that is at most m.
+func NearestDivisor(n, m int) int {
 	for d := min(m, n); d > 1; d-- {
 		if n%d == 0 {
 			return d

@@ -163,3 +163,18 @@ func TestStateHoldsWhatJSONCannot(t *testing.T) {
 		t.Errorf("%s came back as %+v", b, out)
 	}
 }
+
+func TestWhatWasTrainedIsKept(t *testing.T) {
+	for _, transient := range []bool{false, true} {
+		dir := t.TempDir()
+		if _, err := runOn(t, t.Context(), 2, 1, func(_ int, s *Spec, e *Env) {
+			e.RunDir, s.Checkpoint, s.Evaluate, s.Steps, s.Transient = dir, nil, nil, 3, transient
+		}); err != nil {
+			t.Fatal(err)
+		}
+		saved, err := filepath.Glob(filepath.Join(dir, CheckpointFolder, "step-00000003", "COMMIT"))
+		if want := map[bool]int{false: 1, true: 0}[transient]; err != nil || len(saved) != want {
+			t.Errorf("transient %v: %d checkpoints (%v), want %d", transient, len(saved), err, want)
+		}
+	}
+}

@@ -419,7 +419,8 @@ func (l *loop) due(ctx context.Context, m Metrics, stop bool) error {
 		}
 		best, save = b, save || again
 	}
-	if c := l.spec.Checkpoint; c != nil && (l.over() || c.Every > 0 && st.Step%c.Every == 0) {
+	// Without checkpoint(…) in the recipe what was trained is still kept.
+	if c := l.spec.Checkpoint; l.over() || c != nil && c.Every > 0 && st.Step%c.Every == 0 {
 		save = true
 	}
 	if save || best {

@@ -28,10 +28,11 @@ type saver struct {
 func newSaver(s *Spec, env *Env, e *engine) (*saver, error) {
 	out := &saver{env: env, lastRun: -1}
 	sharded := len(e.plan.Units) > 0
-	if env.RunDir == "" || env.Rank != 0 && !sharded {
+	if env.RunDir == "" || s.Transient || env.Rank != 0 && !sharded {
 		return out, nil
 	}
-	// Without checkpoint(…) in the recipe a run still saves itself when it is interrupted or a hook asks for it.
+	// Without checkpoint(…) in the recipe a run still saves itself at its end, when it is interrupted, when it evaluates best
+	// and when a hook asks for it.
 	cfg := checkpoint.SaverConfig{Dir: filepath.Join(env.RunDir, CheckpointFolder), Keep: checkpoint.DefaultKeep}
 	if s.Checkpoint != nil {
 		cfg.Keep = s.Checkpoint.Keep

@@ -33,10 +33,12 @@ type Spec struct {
 
 	Evaluate   *Evaluate
 	Checkpoint *Checkpoint
-	Samples    []Sample
-	OnStep     Hook // may be nil
-	OnEval     Hook // may be nil
-	Sinks      []plugin.SinkSpec
+	// Transient is a run of which nothing is kept, such as a benchmark's: no checkpoint is written at all.
+	Transient bool
+	Samples   []Sample
+	OnStep    Hook // may be nil
+	OnEval    Hook // may be nil
+	Sinks     []plugin.SinkSpec
 
 	// Positions say where in the recipe a setting was written ("data", "optimizer", "mesh", …), for errors.
 	Positions map[string]graph.Position
@@ -183,7 +185,7 @@ func (s *Spec) Validate() error {
 	case d.GlobalBatch > 1<<24:
 		bad("data", "loader: global_batch = %d: must be at most %d samples", d.GlobalBatch, 1<<24)
 	case d.GlobalBatch%d.MicroBatch != 0:
-		bad("data", "loader: global_batch = %d is no multiple of micro_batch = %d; use micro_batch = %d", d.GlobalBatch, d.MicroBatch, nearestDivisor(d.GlobalBatch, d.MicroBatch))
+		bad("data", "loader: global_batch = %d is no multiple of micro_batch = %d; use micro_batch = %d", d.GlobalBatch, d.MicroBatch, data.NearestDivisor(d.GlobalBatch, d.MicroBatch))
 	case d.Lanes < 0 || d.Lanes > d.MicroBatches():
 		bad("data", "loader: lanes = %d: a step has %d micro-batches (global_batch %d / micro_batch %d), so lanes must lie between 1 and %d", d.Lanes, d.MicroBatches(), d.GlobalBatch, d.MicroBatch, d.MicroBatches())
 	default:
@@ -242,12 +244,3 @@ func (s *Spec) Validate() error {
 
 // halfTypes are the precisions in which weights and activations take two bytes.
 var halfTypes = map[string]tensor.DType{"bf16": tensor.BF16, "fp16": tensor.F16}
-
-func nearestDivisor(n, want int) int {
-	for d := min(want, n); d > 1; d-- {
-		if n%d == 0 {
-			return d
-		}
-	}
-	return 1
-}
