@@ -24,6 +24,7 @@ var layers = []string{
 	"core/optim",
 	"core/plan",
 	"core/comm",
+	"core/compress",
 	"core/device/devicetest",
 	"core/device/cpu",
 	"core/device/ref",

@@ -25,8 +25,8 @@ def sample(model, prompt = "", tokens = 200, every = 0, temperature = 1.0, top_k
     """text drawn from model(tokens) every so many steps and at the end; context and tokenizer are those of the training data"""
     ...
 
-def train(*, loss, data, optimizer, steps = None, epochs = None, clip_norm = None, precision = None, parallel = None, recompute = None, evaluate = None, checkpoint = None, sample = None, seed = 1, on_step = None, on_eval = None):
-    """the run: exactly once in a recipe. loss(batch) returns a loss; steps or epochs; clip_norm bounds the gradient's global norm; sample is one or a list; on_step(m) and on_eval(m) see the metrics and may return actions"""
+def train(*, loss, data, optimizer, steps = None, epochs = None, clip_norm = None, clip_norm_type = 2, clip_value = None, precision = None, parallel = None, recompute = None, evaluate = None, checkpoint = None, sample = None, seed = 1, on_step = None, on_eval = None):
+    """the run: exactly once in a recipe. loss(batch) returns a loss; steps or epochs; clip_norm bounds the gradient's global norm (clip_norm_type 2, 1 or "inf", which grad_norm reports), then clip_value each of its elements; sample is one or a list; on_step(m) and on_eval(m) see the metrics and may return actions"""
     ...
 
 class data:
@@ -40,6 +40,11 @@ class data:
     @staticmethod
     def csv(path, *, classes = None, target = None, shape = None, label = None, scale = 1.0, holdout = 0.0, separator = ","):
         """a table of feature columns, times scale, and one more: with classes a column label of whole numbers (by name or number, by default the last), fields features f32[shape] and labels i32[]; with target, the name or number of a column of real numbers, fields features f32[shape] and targets f32[1]; attributes train, holdout, shape, and classes"""
+        ...
+
+    @staticmethod
+    def cifar10(files = None, *, samples = 2000, seed = 0, holdout = 0.1):
+        """images f32[3,32,32] of ten classes: the files that a glob matches, of CIFAR-10's binary version, such as "cifar-10-batches-bin/*.bin"; without files as many drawn ones as samples says, nothing to download: fields features and labels i32[]; attributes train, holdout, classes, shape"""
         ...
 
     @staticmethod
@@ -71,6 +76,11 @@ class nn:
     @staticmethod
     def table(name, rows, width, init = None):
         """a table name.weight[rows, width] to look up or to share: see nn.embedding and nn.linear(tied = …); normal(0.02) by default"""
+        ...
+
+    @staticmethod
+    def batch_norm(name, x, eps = 1e-5, momentum = 0.1, init = None):
+        """each channel of x[N,C,…] to zero mean and unit variance over the micro-batch, times weight (1 at first unless init says otherwise), plus bias; evaluation uses the running averages name.running_mean and name.running_var, which move by momentum once a step towards the mean over all micro-batches"""
         ...
 
     @staticmethod
@@ -443,8 +453,8 @@ class optim:
     """optimizers"""
 
     @staticmethod
-    def adamw(lr, betas = (0.9, 0.999), eps = 1e-8, weight_decay = 0.01, groups = []):
-        """Adam with decoupled weight decay; lr is a number or a schedule; one-dimensional parameters get no decay"""
+    def adamw(lr, betas = (0.9, 0.999), eps = 1e-8, weight_decay = 0.01, groups = [], state = "fp32"):
+        """Adam with decoupled weight decay; lr is a number or a schedule; one-dimensional parameters get no decay; state is how its moments are kept: "fp32", "bf16" or "int8" (8 bits, scaled block by block)"""
         ...
 
     @staticmethod
@@ -468,6 +478,16 @@ class plugin:
     @staticmethod
     def optimizer(name, lr, groups = [], *args, **kwargs):
         """an optimizer that is a program of its own, found by its name in the folder plugins beside the recipe, the user's folder or --plugin-dir; hypers are its own, runtime plugin info NAME lists them"""
+        ...
+
+    @staticmethod
+    def schedule(name, total, *args, **kwargs):
+        """a learning-rate schedule that a plugin gives, asked for the rates of total steps before the run begins; after them the last one stays; the settings are the plugin's own"""
+        ...
+
+    @staticmethod
+    def compressor(name, *args, **kwargs):
+        """gradients made small by a plugin, for parallel.mesh(compress = …); the settings are the plugin's own, runtime plugin info NAME lists them"""
         ...
 
     @staticmethod
@@ -507,18 +527,18 @@ class precision:
     """number formats"""
 
     @staticmethod
-    def fp32():
-        """32-bit floating point throughout"""
+    def fp32(reduce_dtype = None):
+        """32-bit floating point throughout; reduce_dtype ("fp32", "bf16" or "fp16") is the type in which gradients are added and travel"""
         ...
 
     @staticmethod
-    def bf16():
-        """weights in use, products and activations in bfloat16; the optimizer's weights, sums of gradients, norms, softmax and loss in 32 bits"""
+    def bf16(reduce_dtype = None):
+        """weights in use, products and activations in bfloat16; the optimizer's weights, sums of gradients, norms, softmax and loss in 32 bits; reduce_dtype ("fp32", "bf16" or "fp16") is the type in which gradients are added and travel"""
         ...
 
     @staticmethod
-    def fp16(loss_scale = None):
-        """as bf16, in IEEE half precision, whose range is small: the loss is scaled, by default by loss_scale.dynamic()"""
+    def fp16(loss_scale = None, reduce_dtype = None):
+        """as bf16, in IEEE half precision, whose range is small: the loss is scaled, by default by loss_scale.dynamic(); reduce_dtype ("fp32", "bf16" or "fp16") is the type in which gradients are added and travel"""
         ...
 
 class loss_scale:
@@ -538,8 +558,36 @@ class parallel:
     """placement"""
 
     @staticmethod
-    def mesh(data = 1, bucket_mb = 25.0, first_bucket_mb = 1.0, threads = 0, timeout = 60.0, zero = 0, overlap = True, keep_gathered = False, keep_whole_kb = 0.0, memory = None, offload = None):
-        """placement, which changes no result: data-parallel ranks, the size of gradient buckets, CPU threads a rank (0: the cores shared out), seconds until a collective gives up; zero shards over the ranks 0 nothing, 1 the optimizer's state, 2 gradients too, 3 parameters too; overlap lets communication run beside computation; with zero = 3 keep_gathered keeps a block's parameters from its forward to its backward pass, and groups of parameters below keep_whole_kb stay whole; a run that needs more than memory on a rank, such as "2GB", is refused; offload = "disk" keeps the optimizer's state, and sharded parameters, in files of the run's folder, "host" off the device"""
+    def mesh(data = 1, bucket_mb = 25.0, first_bucket_mb = 1.0, threads = 0, timeout = 60.0, zero = 0, overlap = True, keep_gathered = False, keep_whole_kb = 0.0, memory = None, offload = None, reduction = "canonical", compress = None, shard = 0, offload_activations = False, host_memory = None):
+        """placement, which changes no result but for reduction and compress: data-parallel ranks, the size of gradient buckets, CPU threads a rank (0: the cores shared out), seconds until a collective gives up; zero shards over the ranks 0 nothing, 1 the optimizer's state, 2 gradients too, 3 parameters too; overlap lets communication run beside computation; with zero = 3 keep_gathered keeps a block's parameters from its forward to its backward pass, and groups of parameters below keep_whole_kb stay whole, and shard neighbouring ranks, such as those of a host, keep one copy of the parameters among them (0: all ranks do); a run that needs more than memory on a rank, such as "2GB", is refused; reduction = "fast" sums gradients in whatever order is quickest ("ring" and "doubling" force one), so that weights depend on the ranks; offload = "disk" keeps the optimizer's state, and sharded parameters, in files of the run's folder, "host" in the host's memory, which memory then does not count and host_memory bounds; offload_activations = True keeps activations there too between the passes; compress is how gradients are compressed between ranks, such as compress.int8()"""
+        ...
+
+class compress:
+    """gradients made small for slow links; each changes the result"""
+
+    @staticmethod
+    def int8(block = 256):
+        """eight bits an element, with a scale for each block of elements: a quarter of the bytes"""
+        ...
+
+    @staticmethod
+    def bf16():
+        """rounded to bfloat16: half of the bytes"""
+        ...
+
+    @staticmethod
+    def topk(ratio = 0.01, warmup = 0):
+        """the elements of largest magnitude, ratio of them all; over the first warmup updates more are sent, a quarter at first. Under adaptive optimizers it learns noticeably worse: see compress.dgc"""
+        ...
+
+    @staticmethod
+    def dgc(ratio = 0.01, warmup = 200, clip = 0.0):
+        """Deep Gradient Compression, for optim.sgd with momentum alone: the largest elements of a momentum that each rank keeps; clip bounds the norm of the gradient before it enters the momentum, in place of clip_norm"""
+        ...
+
+    @staticmethod
+    def powersgd(rank = 4, warmup = 0):
+        """PowerSGD: matrices as products of that rank, after warmup updates that send everything"""
         ...
 
 class recompute:

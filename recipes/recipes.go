@@ -10,3 +10,8 @@ import "embed"
 //
 //go:embed std/*.star std/models/*.star
 var Std embed.FS
+
+// Measured are the recipes whose steps the program times by itself.
+//
+//go:embed quickstart.star gpt2_124m.star
+var Measured embed.FS

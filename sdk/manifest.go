@@ -19,9 +19,47 @@ type Manifest struct {
 	// Doc is one line.
 	Doc    string  `json:"doc,omitempty"`
 	Hypers []Hyper `json:"hypers,omitempty"`
-	// Optimizer is set for optimizers, Sink for sinks.
-	Optimizer *OptimizerInfo `json:"optimizer,omitempty"`
-	Sink      bool           `json:"sink,omitempty"`
+	// Optimizer is set for optimizers, Sink for sinks, Schedule for schedules, Compressor for compressors: one of them.
+	Optimizer  *OptimizerInfo `json:"optimizer,omitempty"`
+	Sink       bool           `json:"sink,omitempty"`
+	Schedule   bool           `json:"schedule,omitempty"`
+	Compressor bool           `json:"compressor,omitempty"`
+}
+
+// Kind is what a plugin extends.
+type Kind string
+
+// The kinds. Each is also the function of a recipe's plugin module that names such a plugin.
+const (
+	KindOptimizer  Kind = "optimizer"
+	KindSink       Kind = "sink"
+	KindSchedule   Kind = "schedule"
+	KindCompressor Kind = "compressor"
+)
+
+// kinds lists what the manifest says it is: one, in a manifest that is valid.
+func (m Manifest) kinds() (out []Kind) {
+	if m.Optimizer != nil {
+		out = append(out, KindOptimizer)
+	}
+	if m.Sink {
+		out = append(out, KindSink)
+	}
+	if m.Schedule {
+		out = append(out, KindSchedule)
+	}
+	if m.Compressor {
+		out = append(out, KindCompressor)
+	}
+	return out
+}
+
+// Kind is what a valid manifest is of.
+func (m Manifest) Kind() Kind {
+	if k := m.kinds(); len(k) > 0 {
+		return k[0]
+	}
+	return ""
 }
 
 // Granularity is how an optimizer wants to see parameters.
@@ -47,6 +85,9 @@ type OptimizerInfo struct {
 	// Journal says that the plugin copies results to their place itself, as Serve does for element-wise optimizers; it is
 	// Serve's to set.
 	Journal bool `json:"journal,omitempty"`
+	// UpgradesFrom lists the earlier versions of this plugin whose state its Upgrade turns into this one's. A run that one of
+	// them began may be resumed with this one.
+	UpgradesFrom []string `json:"upgrades_from,omitempty"`
 }
 
 // Slot is a piece of float32 state kept for each parameter, stored as <parameter>/<Name>.
@@ -275,8 +316,11 @@ var (
 // ValidName reports whether a plugin may have this name.
 func ValidName(name string) bool { return pluginName.MatchString(name) }
 
-// reserved are the arguments of plugin.optimizer that are the runtime's own.
-var reserved = []string{"name", "lr", "groups"}
+// reserved are the arguments of plugin.optimizer, and of plugin.schedule, that are the runtime's own.
+var (
+	reserved         = []string{"name", "lr", "groups"}
+	reservedSchedule = []string{"name", "total"}
+)
 
 // Validate reports everything that is wrong with a manifest.
 func (m Manifest) Validate() error {
@@ -291,16 +335,20 @@ func (m Manifest) Validate() error {
 	if strings.Contains(m.Doc, "\n") {
 		bad("doc has several lines: give one")
 	}
-	if (m.Optimizer != nil) == m.Sink {
-		bad("the manifest must be that of an optimizer or that of a sink")
+	if k := m.kinds(); len(k) != 1 {
+		bad("the manifest must be that of an optimizer, of a sink, of a schedule or of a compressor, and it is that of %d of them", len(k))
+	}
+	taken := reserved
+	if m.Schedule {
+		taken = reservedSchedule
 	}
 	seen := map[string]bool{}
 	for _, h := range m.Hypers {
 		switch {
 		case !identifier.MatchString(h.Name):
 			bad("hyper-parameter %q: the name is no identifier", h.Name)
-		case slices.Contains(reserved, h.Name):
-			bad("hyper-parameter %q: the name is taken by the runtime (%s)", h.Name, strings.Join(reserved, ", "))
+		case slices.Contains(taken, h.Name):
+			bad("hyper-parameter %q: the name is taken by the runtime (%s)", h.Name, strings.Join(taken, ", "))
 		case seen[h.Name]:
 			bad("hyper-parameter %q is there twice", h.Name)
 		case h.Min != nil && h.Max != nil && *h.Min > *h.Max:
@@ -314,6 +362,16 @@ func (m Manifest) Validate() error {
 	}
 	if m.Optimizer != nil {
 		errs = append(errs, m.Optimizer.validate())
+		for i, v := range m.Optimizer.UpgradesFrom {
+			switch {
+			case !versionRE.MatchString(v):
+				bad("it upgrades from version %q: must be like 1.2.0", v)
+			case v == m.Version:
+				bad("it upgrades from its own version %s", v)
+			case slices.Contains(m.Optimizer.UpgradesFrom[:i], v):
+				bad("it upgrades from version %s twice", v)
+			}
+		}
 	}
 	return errors.Join(errs...)
 }

@@ -5,7 +5,7 @@ import (
 	"sync/atomic"
 )
 
-// Plugin is what Serve serves: an Optimizer or a Sink.
+// Plugin is what Serve serves: an Optimizer, a Sink, a Schedule or a Compressor.
 type Plugin interface {
 	// Manifest is called before anything else and must always be the same.
 	Manifest() Manifest

@@ -58,7 +58,7 @@ func Serve(p Plugin) {
 			awaitDebugger()
 		}
 	} else {
-		fmt.Fprintf(os.Stderr, "%s %s is a plugin of Starling: the runtime starts it when a recipe names it, with plugin.optimizer(%q, …) or plugin.sink(%q, …).\n", m.Name, m.Version, m.Name, m.Name)
+		fmt.Fprintf(os.Stderr, "%s %s is a plugin of Starling: the runtime starts it when a recipe names it, with plugin.%s(%q, …).\n", m.Name, m.Version, m.Kind(), m.Name)
 		os.Exit(1)
 	}
 	// go-plugin sends what is printed through the connection, and loses it when the process dies. The pipe behind standard
@@ -90,6 +90,9 @@ func described(p Plugin) (m Manifest, err error) {
 	m = p.Manifest()
 	switch p.(type) {
 	case Optimizer:
+		if _, ok := p.(Upgrader); !ok && m.Optimizer != nil && len(m.Optimizer.UpgradesFrom) > 0 {
+			return m, fmt.Errorf("the manifest says that it upgrades from %s, and %T has no method Upgrade", strings.Join(m.Optimizer.UpgradesFrom, ", "), p)
+		}
 		if m.Optimizer != nil {
 			info := *m.Optimizer
 			info.Journal = info.Granularity == Elementwise
@@ -97,8 +100,12 @@ func described(p Plugin) (m Manifest, err error) {
 		}
 	case Sink:
 		m.Sink = true
+	case Schedule:
+		m.Schedule = true
+	case Compressor:
+		m.Compressor = true
 	default:
-		return m, fmt.Errorf("%T is neither an Optimizer nor a Sink", p)
+		return m, fmt.Errorf("%T is neither an Optimizer nor a Sink nor a Schedule nor a Compressor", p)
 	}
 	return m, m.Validate()
 }
@@ -176,6 +183,10 @@ func (s *server) GRPCServer(_ *plugin.GRPCBroker, g *grpc.Server) error {
 		pb.RegisterOptimizerServer(g, &optimizerServer{optimizer: p, manifest: s.manifest})
 	case Sink:
 		pb.RegisterSinkServer(g, &sinkServer{sink: p, manifest: s.manifest})
+	case Schedule:
+		pb.RegisterScheduleServer(g, &scheduleServer{schedule: p})
+	case Compressor:
+		pb.RegisterCompressorServer(g, &compressorServer{compressor: p})
 	}
 	return nil
 }

@@ -33,7 +33,14 @@ type optimizerServer struct {
 	ring    *shm.Ring
 	journal *shm.Journal // or this
 	slots   []*shm.Mapping
-	grads   [][]float32 // one for each worker
+	workers []worker
+}
+
+// worker is what one goroutine computes with, made once: a step has very many small tasks.
+type worker struct {
+	grad   []float32
+	state  [][]float32
+	tensor Tensor
 }
 
 type serverParam struct {
@@ -144,7 +151,7 @@ func (s *optimizerServer) mapScratch(r *pb.Scratch, tasks, most int64) error {
 		workers = 1
 	}
 	for range workers {
-		s.grads = append(s.grads, make([]float32, most))
+		s.workers = append(s.workers, worker{grad: make([]float32, most), state: make([][]float32, len(s.manifest.Optimizer.State))})
 	}
 	return nil
 }
@@ -172,8 +179,9 @@ func (s *optimizerServer) Step(ctx context.Context, r *pb.StepRequest) (*pb.Step
 	var once sync.Once
 	var failure error
 	var wg sync.WaitGroup
-	for k := range s.grads {
+	for k := range s.workers {
 		wg.Go(func() {
+			defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 			for t := next.Add(1) - 1; t < r.Last && !stopped.Load(); t = next.Add(1) - 1 {
 				if s.journal != nil && s.journal.Happened(t) {
 					continue
@@ -196,7 +204,7 @@ func (s *optimizerServer) Step(ctx context.Context, r *pb.StepRequest) (*pb.Step
 }
 
 // compute runs one task through its slot.
-func (s *optimizerServer) compute(task int64, r *pb.StepRequest, worker int, stopped *atomic.Bool) error {
+func (s *optimizerServer) compute(task int64, r *pb.StepRequest, k int, stopped *atomic.Bool) error {
 	i, _ := slices.BinarySearchFunc(s.params, task+1, func(p serverParam, t int64) int { return int(p.firstTask - t) })
 	p := &s.params[i-1] // the last that begins at or before the task; those without elements share their number with the next
 	lo, hi := 0, len(p.value)
@@ -204,7 +212,7 @@ func (s *optimizerServer) compute(task int64, r *pb.StepRequest, worker int, sto
 		lo = int((task - p.firstTask) * s.task)
 		hi = min(hi, lo+int(s.task))
 	}
-	number := worker
+	number := k
 	if s.ring != nil {
 		if err := s.ring.AwaitTurn(task, stopped); err != nil {
 			return err
@@ -217,37 +225,67 @@ func (s *optimizerServer) compute(task int64, r *pb.StepRequest, worker int, sto
 		slot = slot[(4*n+63)/64*64:]
 		return f
 	}
-	t := Tensor{Name: p.name, Shape: p.shape, Group: p.group, From: p.from + lo, To: p.from + hi, Step: int(r.Step), Threads: s.threads}
+	w := &s.workers[k]
+	t := &w.tensor
+	*t = Tensor{Name: p.name, Shape: p.shape, Group: p.group, From: p.from + lo, To: p.from + hi, Step: int(r.Step), Threads: s.threads}
 	if s.task > 0 {
 		t.Threads = 1
 	}
 	if p.group < len(r.Rates) {
 		t.Rate = r.Rates[p.group]
 	}
-	t.Param, t.Grad = carve(hi-lo), s.grads[worker][:hi-lo:hi-lo]
-	copy(t.Param, p.value[lo:hi])
-	vec.Scale(t.Grad, p.grad[lo:hi], float32(r.GradScale))
-	for _, x := range p.state {
-		if s.task > 0 {
-			x = x[lo:hi]
+	t.Param, t.Grad, t.State = carve(hi-lo), w.grad[:hi-lo:hi-lo], w.state
+	if s.task > 0 {
+		for i := range p.state {
+			t.State[i] = carve(hi - lo)
 		}
-		c := carve(len(x))
-		copy(c, x)
-		t.State = append(t.State, c)
+		s.stage(t, p, lo, float32(r.GradScale))
+	} else {
+		copy(t.Param, p.value)
+		vec.Scale(t.Grad, p.grad, float32(r.GradScale))
+		for i, x := range p.state {
+			t.State[i] = carve(len(x))
+			copy(t.State[i], x)
+		}
 	}
-	what := fmt.Sprintf("Step for %s[%d:%d]", p.name, t.From, t.To)
-	if err := guarded(what, func() error {
-		defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
-		return s.optimizer.Step(&t)
-	}); err != nil {
-		return err
+	if err := s.step(t); err != nil {
+		return status.Errorf(codes.Aborted, "Step for %s[%d:%d]%s", p.name, p.from+lo, p.from+hi, err)
 	}
 	if s.ring != nil {
 		s.ring.Ready(task, hi-lo)
 		return nil
 	}
-	// Keep the slices that were handed out: the optimizer may have put others into t.
+	// The slot counts, not what the optimizer may have put into t.
 	return s.commit(task, number, p, lo, hi)
+}
+
+// stripe is how many elements of one array are read before those of the next: all are read side by side, as a kernel that renews them
+// in place does, because memory delivers several streams faster than one after the other.
+const stripe = 256
+
+// stage copies a task's values into its slot and scales its gradient.
+func (s *optimizerServer) stage(t *Tensor, p *serverParam, lo int, scale float32) {
+	for at := 0; at < len(t.Param); at += stripe {
+		end := min(at+stripe, len(t.Param))
+		copy(t.Param[at:end], p.value[lo+at:])
+		for i, x := range p.state {
+			copy(t.State[i][at:end], x[lo+at:])
+		}
+		vec.Scale(t.Grad[at:end], p.grad[lo+at:lo+end], scale)
+	}
+}
+
+// step runs the optimizer; the error is the end of a sentence.
+func (s *optimizerServer) step(t *Tensor) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf(" panicked: %s", panicText(p))
+		}
+	}()
+	if err := s.optimizer.Step(t); err != nil {
+		return fmt.Errorf(": %w", err)
+	}
+	return nil
 }
 
 // commit copies a task's result from its slot to its place, after a look at it.

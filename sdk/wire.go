@@ -19,7 +19,8 @@ func (m Manifest) Proto() *pb.Manifest {
 		out.Hypers = append(out.Hypers, p)
 	}
 	if o := m.Optimizer; o != nil {
-		out.Optimizer = &pb.OptimizerInfo{Granularity: pb.OptimizerInfo_Granularity(o.Granularity), MinDims: int32(o.MinDims), MaxDims: int32(o.MaxDims), Journal: o.Journal}
+		out.Optimizer = &pb.OptimizerInfo{Granularity: pb.OptimizerInfo_Granularity(o.Granularity), MinDims: int32(o.MinDims), MaxDims: int32(o.MaxDims), Journal: o.Journal,
+			UpgradesFrom: o.UpgradesFrom}
 		for _, s := range o.State {
 			out.Optimizer.Slots = append(out.Optimizer.Slots, &pb.Slot{Name: s.Name, Dtype: pb.Slot_F32, Init: s.Init, SameShape: !s.Own, Shape: s.Shape})
 		}
@@ -27,12 +28,18 @@ func (m Manifest) Proto() *pb.Manifest {
 	if m.Sink {
 		out.Sink = &pb.SinkInfo{}
 	}
+	if m.Schedule {
+		out.Schedule = &pb.ScheduleInfo{}
+	}
+	if m.Compressor {
+		out.Compressor = &pb.CompressorInfo{}
+	}
 	return out
 }
 
 // ManifestOf reads a manifest that came over the wire. Validate says whether it can be used.
 func ManifestOf(p *pb.Manifest) (Manifest, error) {
-	m := Manifest{Name: p.GetName(), Version: p.GetVersion(), Doc: p.GetDoc(), Sink: p.Sink != nil}
+	m := Manifest{Name: p.GetName(), Version: p.GetVersion(), Doc: p.GetDoc(), Sink: p.GetSink() != nil, Schedule: p.GetSchedule() != nil, Compressor: p.GetCompressor() != nil}
 	for _, h := range p.GetHypers() {
 		x := Hyper{Name: h.Name, Type: Type(h.Type), Min: h.Min, Max: h.Max, BelowMax: h.BelowMax, Choices: h.Choices, Help: h.Help}
 		if x.Type < TypeFloat || x.Type > TypeFloats {
@@ -44,7 +51,8 @@ func ManifestOf(p *pb.Manifest) (Manifest, error) {
 		m.Hypers = append(m.Hypers, x)
 	}
 	if o := p.Optimizer; o != nil {
-		m.Optimizer = &OptimizerInfo{Granularity: Granularity(o.Granularity), MinDims: int(o.MinDims), MaxDims: int(o.MaxDims), Journal: o.Journal}
+		m.Optimizer = &OptimizerInfo{Granularity: Granularity(o.Granularity), MinDims: int(o.MinDims), MaxDims: int(o.MaxDims), Journal: o.Journal,
+			UpgradesFrom: o.UpgradesFrom}
 		for _, s := range o.Slots {
 			if s.Dtype != pb.Slot_F32 {
 				return m, fmt.Errorf("state %q has element type %v, which this runtime does not know; it keeps F32", s.Name, s.Dtype)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"starling/core/device/cpu"
 	"starling/sdk/vec"
 )
 
@@ -25,7 +26,7 @@ its cores can make and the bytes that they can copy, both measured in the same r
 mean little; ratios of interleaved runs mean more.`,
 	}
 	c.PersistentFlags().Bool("json", false, "print JSON instead of a table")
-	c.AddCommand(newBenchOps(), newBenchStep(started), newBenchPeers(), newBenchComm(), newBenchPlugin())
+	c.AddCommand(newBenchOps(), newBenchStep(started), newBenchPeers(), newBenchMemory(), newBenchComm(), newBenchPlugin(started))
 	return c
 }
 
@@ -56,7 +57,7 @@ func measureLimits(threads int) limits {
 }
 
 // usableThreads is the cores that this process may use: its affinity and its CPU quota.
-func usableThreads() int { return runtime.GOMAXPROCS(0) }
+func usableThreads() int { return cpu.Cores() }
 
 // together adds up what n threads measure at the same time.
 func together(n int, f func(thread int) float64) float64 {

@@ -210,7 +210,7 @@ func (o benchCommOptions) size(ctx context.Context, ranks, size int, peers map[s
 			row.Copy, row.BestCopy = summary(all, func(t benchTimes) benchTime { return t.Copy }).over(ours)
 			row.Raw, row.BestRaw = summary(all, func(t benchTimes) benchTime { return t.Raw }).over(ours)
 			row.BusBW = row.AlgBW * float64(ranks-1) / float64(ranks)
-			if op == "all_reduce" {
+			if strings.HasPrefix(op, "all_reduce") {
 				row.BusBW *= 2
 				same := func(t benchTime) benchTime { return t }
 				row.Gloo, row.BestGloo = summary(theirs["gloo"], same).over(ours)

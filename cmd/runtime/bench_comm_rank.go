@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"starling/core/cluster"
@@ -18,7 +19,10 @@ import (
 
 const envBenchComm = "STARLING_BENCH_COMM"
 
-var benchOps = []string{"all_reduce", "reduce_scatter", "all_gather", "broadcast", "barrier"}
+var benchOps = []string{"all_reduce", "reduce_scatter", "all_gather", "broadcast", "barrier", benchFast + "ring", benchFast + "doubling"}
+
+// benchFast are sums outside the canonical order.
+const benchFast = "all_reduce_"
 
 // benchTask travels to the ranks in the environment.
 type benchTask struct {
@@ -109,6 +113,12 @@ func (t benchTask) prepare(g *comm.Group, buf []float32) (func() error, error) {
 	switch t.Op {
 	case "all_reduce":
 		c, err = g.PrepareAllReduceTree("bench", red, [][]float32{buf}, buf)
+	case benchFast + "ring", benchFast + "doubling":
+		var a comm.Algorithm
+		if a, err = comm.ParseAlgorithm(strings.TrimPrefix(t.Op, benchFast)); err != nil {
+			return nil, err
+		}
+		c, err = g.PrepareAllReduceFast("bench", a, buf)
 	case "reduce_scatter":
 		own := chunks[g.Rank()]
 		c, err = g.PrepareReduceScatterTree("bench", red, chunks, [][]float32{buf}, buf[own.Lo:own.Hi])
@@ -194,6 +204,7 @@ func rawExchange(ctx context.Context, g *comm.Group, seconds float64, src, dst [
 		}
 	}
 	defer conn.Close()
+	comm.Tune(conn) // as our own connections are
 	return repeat(ctx, g, seconds, func() error {
 		sent := make(chan error, 1)
 		go func() {

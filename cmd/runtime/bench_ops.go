@@ -34,6 +34,9 @@ type opsResult struct {
 	Recipe string   `json:"recipe,omitempty"`
 	Limits limits   `json:"limits"`
 	Ops    []opRate `json:"ops"`
+	// StepMS is the time of all kernels of a step, Idle the part of the threads' time in it in which they had nothing to do.
+	StepMS float64 `json:"step_ms,omitempty"`
+	Idle   float64 `json:"idle,omitempty"`
 }
 
 // opRate is one kernel on one set of shapes.
@@ -49,6 +52,9 @@ type opRate struct {
 	// counts every operand once, so that what lies in a cache can exceed 1.
 	Bound string  `json:"bound"`
 	Of    float64 `json:"of_limit"`
+	// Idle is the part of the threads' time in which they had nothing to do: waited for the last of a kernel's tasks, or for work that
+	// one thread does alone.
+	Idle float64 `json:"idle"`
 }
 
 func newBenchOps() *cobra.Command {
@@ -58,7 +64,7 @@ func newBenchOps() *cobra.Command {
 		Short: "Time kernels beside the machine's limits",
 		Long: `Time kernels beside the limits of the machine, which are measured first. Without a recipe the kernels of transformers run one by one on
 common shapes. With a recipe its own programs run, forward, backward and update, so that each kernel finds the caches as it does in training; equal
-kernels are one line.`,
+kernels are one line. Idle is the part of the threads' time in which they had nothing to do.`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			if o.rounds < 1 || o.threads < 0 {
@@ -69,7 +75,7 @@ kernels are one line.`,
 			}
 			r := &opsResult{Limits: measureLimits(o.threads)}
 			makeRoom(o.threads)
-			dev, err := cpu.Open(cpu.Config{Threads: o.threads})
+			dev, err := cpu.Open(cpu.Config{Threads: o.threads, Measure: true})
 			if err != nil {
 				return err
 			}
@@ -99,11 +105,40 @@ type sampleOf struct {
 	flops, bytes int64
 	calls        int
 	seconds      []float64
+	total, used  float64 // seconds of the clock, and of threads that had work
+}
+
+// meter tells how much of their time a device's threads had work.
+type meter struct {
+	dev            *cpu.Device
+	worked, waited time.Duration
+}
+
+func newMeter(dev *cpu.Device) *meter {
+	m := &meter{dev: dev}
+	m.worked, m.waited = dev.Spent()
+	return m
+}
+
+// used is the seconds, over all threads, with work since it was called last, of which elapsed went by on the clock.
+func (m *meter) used(elapsed time.Duration) float64 {
+	worked, waited := m.dev.Spent()
+	d := elapsed + worked - m.worked - (waited - m.waited)
+	m.worked, m.waited = worked, waited
+	return d.Seconds()
+}
+
+// idleShare is the part of so many threads' time that was not used.
+func idleShare(threads int, total, used float64) float64 {
+	if total <= 0 {
+		return 0
+	}
+	return round(max(0, 1-used/(float64(threads)*total)), 3)
 }
 
 func (r *opsResult) add(s *sampleOf, total float64) {
 	sec := median(s.seconds)
-	o := opRate{Op: s.op, Shapes: s.shapes, Calls: s.calls, MS: round(sec*1e3, 4), GFLOPS: round(float64(s.flops)/sec/1e9, 1), GBps: round(float64(s.bytes)/sec/1e9, 1)}
+	o := opRate{Idle: idleShare(r.Limits.Threads, s.total, s.used), Op: s.op, Shapes: s.shapes, Calls: s.calls, MS: round(sec*1e3, 4), GFLOPS: round(float64(s.flops)/sec/1e9, 1), GBps: round(float64(s.bytes)/sec/1e9, 1)}
 	if total > 0 {
 		o.Share = round(sec*float64(s.calls)/total, 4)
 	}
@@ -191,6 +226,7 @@ func (r *opsResult) recipe(ctx context.Context, dev *cpu.Device, path string, o 
 	programs := bound.programs
 	spent := map[string]*sampleOf{}
 	order := []*sampleOf{}
+	meter := newMeter(dev)
 	for round := range o.rounds + 1 {
 		seen := map[string]float64{}
 		env := &device.Env{FirstInLane: true, LastInLane: true, LastOnRank: true, Trace: func(in *device.Instr, start, end time.Time) {
@@ -206,9 +242,12 @@ func (r *opsResult) recipe(ctx context.Context, dev *cpu.Device, path string, o 
 			}
 			if round == 0 {
 				s.calls++
+				meter.used(0)
 				return
 			}
 			seen[key] += end.Sub(start).Seconds()
+			s.total += end.Sub(start).Seconds()
+			s.used += meter.used(end.Sub(start))
 		}}
 		for _, b := range programs {
 			if err := b.Run(env); err != nil {
@@ -219,10 +258,13 @@ func (r *opsResult) recipe(ctx context.Context, dev *cpu.Device, path string, o 
 			spent[key].seconds = append(spent[key].seconds, sec/float64(spent[key].calls))
 		}
 	}
-	total := 0.0
+	total, clock, used := 0.0, 0.0, 0.0
 	for _, s := range order {
 		total += median(s.seconds) * float64(s.calls)
+		clock += s.total
+		used += s.used
 	}
+	r.StepMS, r.Idle = round(total*1e3, 2), idleShare(r.Limits.Threads, clock, used)
 	slices.SortStableFunc(order, func(a, b *sampleOf) int {
 		return cmp.Compare(median(b.seconds)*float64(b.calls), median(a.seconds)*float64(a.calls))
 	})
@@ -420,12 +462,16 @@ func timeKernel(dev *cpu.Device, k commonKernel, rounds int) (*sampleOf, error) 
 	t0 := time.Now()
 	run()
 	calls := int(max(1, min(1000, 20*time.Millisecond/max(time.Since(t0), time.Microsecond))))
+	meter := newMeter(dev)
 	for range rounds {
 		t0 := time.Now()
 		for range calls {
 			run()
 		}
-		s.seconds = append(s.seconds, time.Since(t0).Seconds()/float64(calls))
+		took := time.Since(t0)
+		s.seconds = append(s.seconds, took.Seconds()/float64(calls))
+		s.total += took.Seconds()
+		s.used += meter.used(took)
 	}
 	return s, nil
 }
@@ -433,19 +479,22 @@ func timeKernel(dev *cpu.Device, k commonKernel, rounds int) (*sampleOf, error) 
 func (r *opsResult) text() string {
 	var b strings.Builder
 	b.WriteString(table(r.Limits.rows()) + "\n")
-	head := []string{"operation", "inputs", "calls", "ms", "GFLOP/s", "GB/s", "of the limit"}
+	head := []string{"operation", "inputs", "calls", "ms", "GFLOP/s", "GB/s", "of the limit", "idle"}
 	if r.Recipe != "" {
 		head = append(head, "of a step")
 	}
 	var rows [][]string
 	for _, o := range r.Ops {
 		row := []string{o.Op, o.Shapes, fmt.Sprint(o.Calls), fmt.Sprintf("%.3f", o.MS), fmt.Sprintf("%.1f", o.GFLOPS), fmt.Sprintf("%.1f", o.GBps),
-			fmt.Sprintf("%.0f%% %s", 100*o.Of, o.Bound)}
+			fmt.Sprintf("%.0f%% %s", 100*o.Of, o.Bound), fmt.Sprintf("%.0f%%", 100*o.Idle)}
 		if r.Recipe != "" {
 			row = append(row, fmt.Sprintf("%.1f%%", 100*o.Share))
 		}
 		rows = append(rows, row)
 	}
 	b.WriteString(columns(head, rows))
+	if r.Recipe != "" {
+		fmt.Fprintf(&b, "\n  a step's kernels take %.1f ms, in which threads are idle for %.1f%% of their time\n", r.StepMS, 100*r.Idle)
+	}
 	return b.String()
 }

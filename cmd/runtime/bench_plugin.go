@@ -38,20 +38,23 @@ type pluginFigures struct {
 	Ratio float64 `json:"ratio"`
 	// StartMS is the time from nothing to a plugin that is set up.
 	StartMS float64 `json:"start_ms"`
+	// Models are whole training steps.
+	Models []pluginSteps `json:"models"`
 }
 
-func newBenchPlugin() *cobra.Command {
+func newBenchPlugin(started time.Time) *cobra.Command {
 	var millions float64
-	var tensors, rounds, threads int
+	var tensors, rounds, threads, turns int
+	var models []string
 	c := &cobra.Command{
 		Use:   "plugin",
 		Short: "Measure what an optimizer costs more as a plugin",
-		Long: `Measure the update of AdamW in this program and in a plugin, by turns, on parameters of the given total size; and a plugin that does
-nothing, which leaves the cost of control.`,
+		Long: `Measure the update of AdamW in this program and in a plugin, by turns, on parameters of the given total size; a plugin that does
+nothing, which leaves the cost of control; and whole training steps of recipes that use AdamW, with it built in and as a plugin, by turns.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			if !(millions > 0) || tensors < 1 || rounds < 1 {
-				return &exitError{2, errors.New("--elements must be above 0, --tensors and --rounds at least 1")}
+			if !(millions > 0) || tensors < 1 || rounds < 1 || turns < 1 {
+				return &exitError{2, errors.New("--elements must be above 0, --tensors, --rounds and --turns at least 1")}
 			}
 			if threads == 0 {
 				threads = usableThreads()
@@ -59,6 +62,13 @@ nothing, which leaves the cost of control.`,
 			f, err := benchPlugin(c.Context(), int(millions*1e6), tensors, threads, rounds)
 			if err != nil {
 				return err
+			}
+			for _, m := range models {
+				x, err := benchPluginSteps(c.Context(), m, turns, started)
+				if err != nil {
+					return fmt.Errorf("--models %s: %w", m, err)
+				}
+				f.Models = append(f.Models, *x)
 			}
 			if asJSON, _ := c.Flags().GetBool("json"); asJSON {
 				b, err := json.MarshalIndent(f, "", "  ")
@@ -69,20 +79,26 @@ nothing, which leaves the cost of control.`,
 				return err
 			}
 			ms := func(v float64) string { return fmt.Sprintf("%.3f ms", v) }
-			_, err = io.WriteString(c.OutOrStdout(), fmt.Sprintf("%s elements in %d tensors, %d threads, kernels %s\n", count(int64(f.Elements)), f.Tensors, f.Threads, vec.Active())+table([][2]string{
+			rows := [][2]string{
 				{"start and setup", ms(f.StartMS)},
 				{"a plugin that does nothing", ms(f.IdleMS)},
 				{"  its copies alone", ms(f.CopiesMS)},
 				{"  control", ms(f.ControlMS)},
 				{"AdamW, built in", ms(f.BuiltInMS)},
 				{"AdamW, plugin", fmt.Sprintf("%s, %.2f times", ms(f.PluginMS), f.Ratio)},
-			}))
+			}
+			for _, m := range f.Models {
+				rows = append(rows, [2]string{m.Recipe + ", a step", fmt.Sprintf("%.2f ms built in, %.2f ms as a plugin: %.3f times (medians of %d steps)", m.BuiltInMS, m.PluginMS, m.Ratio, m.Steps)})
+			}
+			_, err = io.WriteString(c.OutOrStdout(), fmt.Sprintf("%s elements in %d tensors, %d threads, kernels %s\n", count(int64(f.Elements)), f.Tensors, f.Threads, vec.Active())+table(rows))
 			return err
 		},
 	}
 	c.Flags().Float64Var(&millions, "elements", 10, "parameters in `millions`")
 	c.Flags().IntVar(&tensors, "tensors", 50, "into how many tensors they are cut")
 	c.Flags().IntVar(&rounds, "rounds", 9, "measurements of each side; the median counts")
+	c.Flags().StringSliceVar(&models, "models", []string{"quickstart", "gpt2_124m"}, "the `models` whose steps are timed: quickstart, gpt2_124m or paths of recipes that use optim.adamw; empty for none")
+	c.Flags().IntVar(&turns, "turns", 5, "runs of each side of a model, by turns")
 	c.Flags().IntVar(&threads, "threads", 0, "threads of each side (default: the usable cores)")
 	return c
 }
@@ -108,6 +124,7 @@ func newPluginBench(elements, tensors int) (*pluginBench, error) {
 		if err != nil {
 			return nil, err
 		}
+		m.HugePages()
 		b.free = append(b.free, func() { m.Unmap(); f.Close() })
 		b.memories = append(b.memories, plugin.Memory{Bytes: m.Bytes, File: f})
 		b.mem[i] = plugin.Floats(m.Bytes)

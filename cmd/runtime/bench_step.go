@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"starling/core/device"
 	"starling/core/recipe"
 	"starling/core/train"
 )
@@ -23,6 +24,10 @@ type stepOptions struct {
 	steps   int
 	threads int
 	profile string
+
+	listen, transport string // as exec's
+
+	change func(*train.Spec) // before the run, where there is one rank
 }
 
 // stepResult is the time of a recipe's training steps.
@@ -44,9 +49,12 @@ type stepResult struct {
 	FirstStepS   float64 `json:"first_step_s"`
 	PeakRSSMB    float64 `json:"peak_mb"`
 	PlannedMB    float64 `json:"planned_mb"`
+	WorkMB       float64 `json:"work_mb"` // of it activations, and gathered parameters where they are sharded
 	Parameters   int64   `json:"parameters"`
 	TrainLoss    float64 `json:"loss"`
 	WeightSHA256 string  `json:"weights_sha256"`
+
+	seconds []float64 // of each step
 }
 
 // warmSteps are run and not counted.
@@ -72,6 +80,8 @@ samples and checkpoints. Prints the median and the best of --steps, after three 
 	f.StringArrayVar(&o.set, "set", nil, "set a recipe parameter, as `name=value`; may be repeated")
 	f.IntVar(&o.steps, "steps", 12, "steps that are timed")
 	f.IntVar(&o.threads, "threads", 0, "CPU threads per rank (default: the recipe's, else the usable cores shared among the ranks)")
+	f.StringVar(&o.listen, "listen", "", "where the ranks listen for each other, as exec's")
+	f.StringVar(&o.transport, "transport", "", "how the ranks move data, as exec's")
 	f.StringVar(&o.profile, "profile", "", "write a CPU profile of this process to `file`: of the steps, where there is one rank")
 	return c
 }
@@ -85,12 +95,15 @@ func benchStep(ctx context.Context, path string, o stepOptions, started time.Tim
 	if err != nil {
 		return nil, err
 	}
+	if o.change != nil {
+		o.change(spec)
+	}
 	dir, err := os.MkdirTemp("", "starling-bench-")
 	if err != nil {
 		return nil, fmt.Errorf("a folder for the run: %w", err)
 	}
 	defer os.RemoveAll(dir)
-	j := job{Recipe: path, Set: o.set, RunDir: dir, Threads: o.threads, World: spec.Mesh.Data, StartedUnixNano: started.UnixNano(),
+	j := job{Recipe: path, Set: o.set, RunDir: dir, Threads: o.threads, World: spec.Mesh.Data, StartedUnixNano: started.UnixNano(), Listen: o.listen, Transport: o.transport,
 		Timeout: spec.Mesh.TimeoutSec, StepsOnly: warmSteps + o.steps}
 	j.bare(spec)
 	if j.Digest, err = recipe.Digest(spec); err != nil {
@@ -128,6 +141,10 @@ func benchStep(ctx context.Context, path string, o stepOptions, started time.Tim
 		return nil, fmt.Errorf("the run logged %d steps, too few to time", len(seconds))
 	}
 	seconds = seconds[warmSteps:]
+	p, err := train.Plan(spec, spec.Mesh.Data, 0)
+	if err != nil {
+		return nil, err
+	}
 	cpu := 0.0
 	if n := len(spent); n > warmSteps {
 		cpu = (spent[n-1] - spent[warmSteps-1]) / float64(n-warmSteps)
@@ -137,8 +154,8 @@ func benchStep(ctx context.Context, path string, o stepOptions, started time.Tim
 	return &stepResult{
 		Recipe: spec.Name, Set: o.set, Ranks: res.Ranks, Threads: res.Threads, Kernels: res.Kernels, Steps: len(seconds), Targets: targets,
 		MedianMS: round(mid*1e3, 2), BestMS: round(best*1e3, 2), PerSecond: round(targets/mid, 1), Best: round(targets/best, 1), CPUMS: round(cpu*1e3, 2), FirstStepS: round(res.FirstStepS, 3),
-		PeakRSSMB: round(float64(res.PeakRSS)/(1<<20), 1), PlannedMB: round(float64(res.PlannedPeak)/(1<<20), 1), Parameters: res.Parameters,
-		TrainLoss: float64(res.TrainLoss), WeightSHA256: res.WeightsSHA256,
+		PeakRSSMB: round(float64(res.PeakRSS)/(1<<20), 1), PlannedMB: round(float64(res.PlannedPeak)/(1<<20), 1), WorkMB: round(float64(p.ArenaBytes[device.Work])/(1<<20), 1), Parameters: res.Parameters,
+		TrainLoss: float64(res.TrainLoss), WeightSHA256: res.WeightsSHA256, seconds: seconds,
 	}, nil
 }
 

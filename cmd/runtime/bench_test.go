@@ -10,6 +10,7 @@ import (
 
 	"starling/core/device"
 	"starling/core/device/cpu"
+	"starling/core/recipe"
 )
 
 // tinyRecipe is a model small enough to benchmark within a test.
@@ -118,6 +119,32 @@ func TestAStepAllocatesNothing(t *testing.T) {
 	}
 }
 
+// Every duel has its recipe and its script, and its recipe takes what it is given.
+func TestDuelsHaveTheirFiles(t *testing.T) {
+	root := filepath.Join("..", "..")
+	for _, d := range duels() {
+		if _, err := os.Stat(filepath.Join(root, "testdata", "peers", d.script)); err != nil {
+			t.Errorf("%s: %v", d.Name, err)
+		}
+		if _, err := recipe.Params(filepath.Join(root, "recipes", d.recipe), recipe.Options{Set: d.set}); err != nil {
+			t.Errorf("%s: %v", d.Name, err)
+		}
+	}
+}
+
+// A step of images counts images as its targets.
+func TestBenchStepCountsImages(t *testing.T) {
+	out := output(t, "bench", "step", filepath.Join("..", "..", "recipes", "cifar_resnet18.star"), "--set", "width=4", "--set", "global_batch=6",
+		"--set", "micro_batch=3", "--steps", "2", "--json")
+	var r stepResult
+	if err := json.Unmarshal([]byte(out), &r); err != nil {
+		t.Fatal(err)
+	}
+	if r.Steps != 2 || r.Targets != 6 || r.PerSecond <= 0 {
+		t.Errorf("%+v", r)
+	}
+}
+
 func TestBenchPeersSaysWhatIsMissing(t *testing.T) {
 	p := start(t, "bench", "peers", "--python", "no-such-python")
 	if code := p.wait(t, time.Minute); code != 1 {
@@ -134,4 +161,33 @@ func output(t *testing.T, args ...string) string {
 		t.Fatalf("runtime %v: exit status %d\n%s", args, code, p.stderr.String())
 	}
 	return p.stdout.String()
+}
+
+// The placements that take turns are ones that bench step and the peer's script understand; what they cannot run without is named.
+func TestBenchMemory(t *testing.T) {
+	root := filepath.Join("..", "..")
+	if _, err := os.Stat(filepath.Join(root, "testdata", "peers", "fsdp_step.py")); err != nil {
+		t.Error(err)
+	}
+	for _, c := range contests() {
+		for _, e := range c.entries {
+			if e.script {
+				continue
+			}
+			var set []string
+			for i, a := range e.args {
+				if a == "--set" {
+					set = append(set, e.args[i+1])
+				}
+			}
+			if _, err := recipe.Load(filepath.Join(root, "recipes", "small_gpt.star"), recipe.Options{Set: set}); err != nil {
+				t.Errorf("%s, %s: %v", c.Name, e.Name, err)
+			}
+		}
+	}
+	for _, args := range [][]string{{"--only", "nothing"}, {"--rounds", "0"}, {"--steps", "0"}} {
+		if p := start(t, append([]string{"bench", "memory"}, args...)...); p.wait(t, 20*time.Second) != 2 {
+			t.Errorf("bench memory %v: want exit status 2, got %s", args, p.stderr.String())
+		}
+	}
 }

@@ -25,6 +25,9 @@ func newCheck() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			if err := fits(spec, plans); err != nil {
+				return err
+			}
 			_, err = fmt.Fprintf(c.OutOrStdout(), "%s is fine: %s parameters, %d rank%s\n", args[0], count(plans[0].Summary().Parameters), spec.Mesh.Data, plural(spec.Mesh.Data))
 			return err
 		},
@@ -58,8 +61,10 @@ func newPlan() *cobra.Command {
 				_, err = io.WriteString(c.OutOrStdout(), text)
 				return err
 			}
-			_, err = io.WriteString(c.OutOrStdout(), planText(spec, plans))
-			return err
+			if _, err := io.WriteString(c.OutOrStdout(), planText(spec, plans)); err != nil {
+				return err
+			}
+			return fits(spec, plans)
 		},
 	}
 	c.Flags().StringArrayVar(&set, "set", nil, "set a recipe parameter, as `name=value`; may be repeated")
@@ -87,6 +92,16 @@ func inspect(ctx context.Context, path string, set []string) (*train.Spec, []*pl
 	return spec, plans, nil
 }
 
+// fits refuses a recipe some rank of which needs more memory than it may take, before the device's scratch.
+func fits(spec *train.Spec, plans []*plan.Plan) error {
+	for _, p := range plans {
+		if err := spec.Fits(p, 0); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // stageRows plans a rank at every stage of sharding.
 func stageRows(spec *train.Spec, rank int) [][2]string {
 	names := []string{"zero = 0, nothing", "zero = 1, optimizer state", "zero = 2, gradients too", "zero = 3, parameters too"}
@@ -94,13 +109,16 @@ func stageRows(spec *train.Spec, rank int) [][2]string {
 	for stage, name := range names {
 		s := *spec
 		s.Mesh.Zero = stage
+		if stage < 3 {
+			s.Mesh.Shard = 0
+		}
 		p, err := train.Plan(&s, s.Mesh.Data, rank)
 		if err != nil {
 			continue // a budget that only another stage meets
 		}
 		m := train.PlanMemory(&s, p, 0)
-		rows = append(rows, [2]string{name, fmt.Sprintf("%s: parameters %s, optimizer state %s, gradients %s, %s sent a step", bytesText(m.Total()),
-			bytesText(m.Params), bytesText(m.State), bytesText(m.Grads+m.Sums), bytesText(p.Summary().SentBytes))})
+		rows = append(rows, [2]string{name, fmt.Sprintf("%s: parameters %s, optimizer state %s, gradients %s, %s sent a step", m.Text(),
+			bytesText(m.Params+m.Off.Params), bytesText(m.State+m.Off.State), bytesText(m.Grads+m.Sums), bytesText(p.Summary().SentBytes))})
 	}
 	return rows
 }
@@ -125,7 +143,7 @@ func planText(spec *train.Spec, plans []*plan.Plan) string {
 	most := 0
 	for r, p := range plans {
 		m := train.PlanMemory(spec, p, 0)
-		rows = append(rows, [2]string{fmt.Sprintf("rank %d", r), bytesText(m.Total())})
+		rows = append(rows, [2]string{fmt.Sprintf("rank %d", r), m.Text()})
 		if m.Total() > train.PlanMemory(spec, plans[most], 0).Total() {
 			most = r
 		}
@@ -145,7 +163,7 @@ func planText(spec *train.Spec, plans []*plan.Plan) string {
 	for i := range spec.Optimizer.Groups() {
 		n := 0
 		for _, p := range plans[0].Params {
-			if p.Trained() && p.Group == i {
+			if p.Optimised() && p.Group == i {
 				n++
 			}
 		}
@@ -154,5 +172,6 @@ func planText(spec *train.Spec, plans []*plan.Plan) string {
 		}
 	}
 	b.WriteString(table(rows))
+	b.WriteString(pluginsText(spec, plans))
 	return b.String()
 }

@@ -57,6 +57,7 @@ func TestUsageErrors(t *testing.T) {
 		{[]string{"exec", recipe, "--sett", "x=1"}, 2, "unknown flag"},
 		{[]string{"exec", recipe, "--ranks=4"}, 2, "A param of the recipe is set with --set ranks=…"},
 		{[]string{"exec", recipe, "--threads", "-1"}, 2, "--threads -1"},
+		{[]string{"exec", recipe, "--patience", "-5s"}, 2, "--patience -5s"},
 		{[]string{"exec", recipe, "--listen", "nonsense"}, 2, "--listen"},
 		{[]string{"exec", filepath.Join(t.TempDir(), "none.star")}, 1, "none.star"},
 		{[]string{"exec", recipe, "--set", "rank=2"}, 1, "did you mean \"ranks\""},

@@ -8,13 +8,16 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"starling/core/cluster"
+	"starling/core/plugin"
 	"starling/core/recipe"
 	"starling/core/train"
 )
@@ -34,6 +37,12 @@ type execOptions struct {
 	hosts     []string
 	tls       string
 	quiet     bool
+
+	cluster    string
+	start      string
+	rendezvous string
+	host       string
+	patience   time.Duration
 }
 
 func newExec(started time.Time) *cobra.Command {
@@ -62,10 +71,7 @@ of --run-dir, or of the newest run of this recipe, to the same weights as if not
 	f.BoolVar(&o.resume, "resume", false, "go on from the last checkpoint of the run in --run-dir, or of the newest run of this recipe")
 	f.BoolVar(&o.inProcess, "in-process", false, "run the ranks as goroutines of this process instead of processes")
 	f.IntVar(&o.threads, "threads", 0, "CPU threads per rank (default: the recipe's, else the usable cores shared among the ranks)")
-	f.StringVar(&o.listen, "listen", "", "where the ranks listen for each other: tcp:`host:port`, rank r at port + r, port 0 for any (default: Unix sockets)")
-	f.StringVar(&o.transport, "transport", os.Getenv("STARLING_TRANSPORT"), "how the ranks move data: auto, shm (memory shared by the ranks of a machine), unix or tcp (default: $STARLING_TRANSPORT, else auto)")
-	f.StringSliceVar(&o.hosts, "hosts", nil, "`name` of each rank's host, separated by commas, to rehearse several hosts on one (default: all ranks on this one)")
-	f.StringVar(&o.tls, "tls", "", "on or off: encrypt TCP between the ranks (default: on unless they listen at the loopback)")
+	o.placementFlags(f)
 	f.BoolVarP(&o.quiet, "quiet", "q", false, "show no progress, only the result")
 	help := c.HelpFunc()
 	c.SetHelpFunc(func(c *cobra.Command, args []string) {
@@ -77,6 +83,19 @@ of --run-dir, or of the newest run of this recipe, to the same weights as if not
 		}
 	})
 	return c
+}
+
+// placementFlags are those that say where ranks run and how they are connected.
+func (o *execOptions) placementFlags(f *pflag.FlagSet) {
+	f.StringVar(&o.listen, "listen", "", "where the ranks listen for each other: tcp:`host:port`, rank r at port + r, port 0 for any (default: Unix sockets; with --cluster the file's, and where ranks may be on several machines tcp:auto:0)")
+	f.StringVar(&o.transport, "transport", os.Getenv("STARLING_TRANSPORT"), "how the ranks move data: auto, shm (memory shared by the ranks of a machine), unix, tcp, or mpi between machines, which is not encrypted (default: $STARLING_TRANSPORT, else auto)")
+	f.StringSliceVar(&o.hosts, "hosts", nil, "`name` of each rank's host, separated by commas, to rehearse several hosts on one (default: all ranks on this one)")
+	f.StringVar(&o.tls, "tls", "", "on or off: encrypt TCP between the ranks (default: on with hosts that --cluster reaches by a command and for processes that were started separately, else unless they listen at the loopback); on excludes --transport mpi")
+	f.StringVar(&o.cluster, "cluster", "", "cluster `file`: the hosts on which the ranks are started, in JSON (docs/communication.md)")
+	f.StringVar(&o.start, "start", "auto", "auto: be one of the processes that srun, mpirun or whatever sets RANK and WORLD_SIZE has started; here: ignore their environment")
+	f.StringVar(&o.rendezvous, "rendezvous", "", "`host:port` at which processes that were started separately meet, on the host of process 0 (default: $STARLING_RENDEZVOUS, $MASTER_ADDR and $MASTER_PORT, else told by srun or a local mpirun)")
+	f.StringVar(&o.host, "host", os.Getenv("STARLING_HOST"), "`name` of this machine among the hosts of a job whose processes were started separately (default: $STARLING_HOST, else the machine's identity)")
+	f.DurationVar(&o.patience, "patience", 10*time.Minute, "how long processes that were started separately are waited for")
 }
 
 // printParams lists a recipe's parameters under the help text.
@@ -108,19 +127,36 @@ func execute(ctx context.Context, path string, o execOptions, started time.Time,
 		}
 		o.set = mergeSets(own.Set, o.set)
 	}
-	printed := &printer{}
-	spec, err := recipe.Load(path, recipe.Options{Set: o.set, Print: printed.print})
+	one, err := o.started()
 	if err != nil {
+		return err
+	}
+	printed, local := &printer{}, &plugin.Local{}
+	spec, err := recipe.Load(path, recipe.Options{Set: o.set, Print: printed.print, Plugins: local})
+	if err != nil {
+		if one != nil && one.Number > 0 && len(local.Failed) > 0 {
+			return attendWithout(ctx, stop, one, o, path, local, stderr)
+		}
 		return err
 	}
 	if o.threads < 0 || o.threads > 1024 {
 		return &exitError{2, fmt.Errorf("--threads %d: must lie between 1 and 1024, or be 0 for the default", o.threads)}
 	}
+	if o.patience <= 0 {
+		return &exitError{2, fmt.Errorf("--patience %v: must be a time above 0, such as 10m", o.patience)}
+	}
 	digest, err := recipe.Digest(spec)
 	if err != nil {
 		return err
 	}
-	if err := (cluster.Config{Ranks: spec.Mesh.Data, Listen: o.listen, Transport: o.transport, TLS: o.tls, Hosts: o.hosts}).Validate(); err != nil {
+	if one != nil && one.Number > 0 {
+		return attend(ctx, stop, one, o, spec.Mesh.Data, path, digest)
+	}
+	places, meet, err := o.far(one, spec.Mesh.Data)
+	if err != nil {
+		return err
+	}
+	if err := (cluster.Config{Ranks: spec.Mesh.Data, Listen: o.listen, Transport: o.transport, TLS: o.tls, Hosts: o.hosts, Places: places, Rendezvous: meet}).Validate(); err != nil {
 		return &exitError{2, fmt.Errorf("--listen, --transport, --tls, --hosts: %w", err)}
 	}
 	dir := o.runDir
@@ -128,9 +164,9 @@ func execute(ctx context.Context, path string, o execOptions, started time.Time,
 		if dir, err = newFolder(path, o.runDir); err != nil {
 			return err
 		}
-	} else if own.Digest != digest {
-		return fmt.Errorf("--resume: the run in %s is of another recipe or other parameters (digest %.12s, now %.12s); only placement (ranks, threads, buckets) may differ; "+
-			"run.json and recipe.star there say what it was", dir, own.Digest, digest)
+	} else if !own.began(spec, digest) {
+		return fmt.Errorf("--resume: the run in %s cannot be gone on with: %s; only placement (ranks, threads, buckets) may differ, and run.json and recipe.star there say what it was",
+			dir, own.differs(dir, spec))
 	}
 	unlock, err := lockFolder(dir)
 	if err != nil {
@@ -147,20 +183,23 @@ func execute(ctx context.Context, path string, o execOptions, started time.Time,
 		return fmt.Errorf("run folder: %w", err)
 	}
 	show := newDisplay(stderr, file, o.quiet)
+	show.unit = spec.Unit()
 	defer show.close()
-	job := job{Recipe: path, Set: o.set, RunDir: dir, Resume: o.resume, Digest: digest, Threads: o.threads, World: spec.Mesh.Data, StartedUnixNano: started.UnixNano(), Timeout: spec.Mesh.TimeoutSec, Listen: o.listen, Transport: o.transport, TLS: o.tls, Hosts: o.hosts, stop: stop}
+	job := job{Recipe: path, Set: o.set, RunDir: dir, Resume: o.resume, Digest: digest, Threads: o.threads, World: spec.Mesh.Data, StartedUnixNano: started.UnixNano(), Timeout: spec.Mesh.TimeoutSec, Listen: o.listen, Transport: o.transport, TLS: o.tls, Hosts: o.hosts, stop: stop, places: places, rendezvous: meet, patience: o.patience, Plugins: local.Handed(), local: local}
 	show.event(train.Event{Kind: train.EventNote, Text: fmt.Sprintf("%s: %d rank%s, run folder %s", spec.Name, job.World, plural(job.World), dir)})
 	result, err := launch(ctx, job, spec, printed, o.inProcess, show)
 	show.close()
 	switch {
 	case (errors.Is(err, train.ErrInterrupted) || errors.Is(err, cluster.ErrStopped)) && resumable(dir):
-		return &exitError{130, fmt.Errorf("interrupted; go on with: runtime exec %s%s --run-dir %s --resume", quoted(path), o.placement(), quoted(dir))}
+		return &exitError{130, fmt.Errorf("interrupted; go on with: runtime exec %s%s --run-dir %s --resume", plugin.Quoted(path), o.placement(), plugin.Quoted(dir))}
 	case errors.Is(err, train.ErrInterrupted) || errors.Is(err, cluster.ErrStopped):
 		return &exitError{130, errors.New("interrupted before there was a checkpoint; nothing of the run is kept but its log")}
+	case err != nil && resumable(dir) && (!o.resume || show.resumed): // what refuses a checkpoint refuses it again
+		return fmt.Errorf("%w\n(the run's log is in %s)\ngo on from the last checkpoint with: runtime exec %s%s --run-dir %s --resume", err, dir, plugin.Quoted(path), o.placement(), plugin.Quoted(dir))
 	case err != nil:
 		return fmt.Errorf("%w\n(the run's log is in %s)", err, dir)
 	}
-	if _, err := io.WriteString(stdout, resultTable(result, dir)); err != nil {
+	if _, err := io.WriteString(stdout, resultTable(result, spec.Unit(), dir)); err != nil {
 		err = fmt.Errorf("writing the result: %w", err)
 		return errors.Join(err, result.Write(dir))
 	}
@@ -195,9 +234,9 @@ func (o execOptions) placement() string {
 	if o.inProcess {
 		b.WriteString(" --in-process")
 	}
-	for _, f := range [][2]string{{"listen", o.listen}, {"transport", o.transport}, {"hosts", strings.Join(o.hosts, ",")}, {"tls", o.tls}} {
+	for _, f := range [][2]string{{"listen", o.listen}, {"transport", o.transport}, {"hosts", strings.Join(o.hosts, ",")}, {"tls", o.tls}, {"cluster", o.cluster}, {"rendezvous", o.rendezvous}} {
 		if f[1] != "" {
-			fmt.Fprintf(&b, " --%s %s", f[0], quoted(f[1]))
+			fmt.Fprintf(&b, " --%s %s", f[0], plugin.Quoted(f[1]))
 		}
 	}
 	return b.String()
@@ -207,19 +246,9 @@ func (o execOptions) placement() string {
 func setFlags(set []string) string {
 	s := ""
 	for _, v := range set {
-		s += " --set " + quoted(v)
+		s += " --set " + plugin.Quoted(v)
 	}
 	return s
-}
-
-// quoted is a word as a shell takes it.
-func quoted(s string) string {
-	if s != "" && !strings.ContainsFunc(s, func(r rune) bool {
-		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("-_./=:,+@%", r))
-	}) {
-		return s
-	}
-	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }
 
 func plural(n int) string {
@@ -230,12 +259,12 @@ func plural(n int) string {
 }
 
 // resultTable closes a run.
-func resultTable(r *train.Result, dir string) string {
+func resultTable(r *train.Result, unit, dir string) string {
 	rows := [][2]string{
 		{"steps", count(int64(r.Steps))},
-		{"tokens", count(r.Tokens)},
+		{unit, count(r.Tokens)},
 		{"training time", fmt.Sprintf("%.1f s", r.Seconds)},
-		{"tokens/s", count(int64(r.TokensPerS))},
+		{unit + "/s", count(int64(r.TokensPerS))},
 		{"first step after", fmt.Sprintf("%.2f s (reading data %.2f s)", r.FirstStepS, r.DataIndexS)},
 		{"train loss", fmt.Sprintf("%.4f", r.TrainLoss)},
 	}
@@ -250,11 +279,24 @@ func resultTable(r *train.Result, dir string) string {
 	if r.BestEvalLoss != nil {
 		rows = append(rows, [2]string{"best eval", fmt.Sprintf("%.4f", *r.BestEvalLoss)})
 	}
+	if r.Ranks > 1 {
+		rows = append(rows, [2]string{"communication hidden", fmt.Sprintf("%.0f%% of what the backward pass could hide", 100*r.Overlap)})
+	}
 	rows = append(rows, [][2]string{
-		{"peak memory", fmt.Sprintf("%s planned, %s used, %s resident", bytesText(r.PlannedPeak), bytesText(r.Peak), bytesText(r.PeakRSS))},
+		{"traffic", trafficText(r.Links)},
+		{"peak memory", peakText(r)},
 		{"kernels", fmt.Sprintf("%s, %d rank%s of %d thread%s", r.Kernels, r.Ranks, plural(r.Ranks), r.Threads, plural(r.Threads))},
 		{"weights sha256", r.WeightsSHA256},
 		{"run folder", dir},
 	}...)
-	return table(rows)
+	return table(slices.DeleteFunc(rows, func(r [2]string) bool { return r[1] == "" }))
+}
+
+// peakText is the memory of the rank that took most.
+func peakText(r *train.Result) string {
+	apart := ""
+	if r.PlannedHost > 0 {
+		apart = fmt.Sprintf(" (%s of it off the device)", bytesText(r.PlannedHost))
+	}
+	return fmt.Sprintf("%s planned%s, %s used, %s resident", bytesText(r.PlannedPeak), apart, bytesText(r.Peak), bytesText(r.PeakRSS))
 }

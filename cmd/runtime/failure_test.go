@@ -19,6 +19,7 @@ import (
 const slowRecipe = `
 load("@std//models/mlp.star", "mlp")
 ranks = param("ranks", 2, "data-parallel ranks")
+rate = param("rate", 0.01, "learning rate")
 digits = data.digits(samples = 400, seed = 1)
 model = mlp(classes = 10, widths = [64])
 def loss(batch):
@@ -26,7 +27,7 @@ def loss(batch):
 train(
     loss       = loss,
     data       = loader(digits.train, global_batch = 32, micro_batch = 8),
-    optimizer  = optim.sgd(lr = 0.01),
+    optimizer  = optim.sgd(lr = rate),
     parallel   = parallel.mesh(data = ranks),
     checkpoint = checkpoint(every = 0),
     steps      = 100000000,
@@ -165,14 +166,25 @@ func TestAResumeWithOtherParametersIsRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(recipe, []byte(strings.Replace(string(text), "lr = 0.01", "lr = 0.02", 1)), 0o644); err != nil {
+	if err := os.WriteFile(recipe, []byte(strings.Replace(string(text), "lr = rate", "lr = 2 * rate", 1)), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	p := start(t, "exec", recipe, "--run-dir", dir, "--resume")
 	if code := p.wait(t, time.Minute); code != 1 {
 		t.Errorf("exit status %d, want 1", code)
 	}
-	contains(t, p.stderr.String(), "another recipe or other parameters")
+	contains(t, p.stderr.String(), "cannot be gone on with", recipe+" was changed")
+	if err := os.WriteFile(recipe, text, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	p = start(t, "exec", recipe, "--run-dir", dir, "--resume", "--set", "rate=0.5")
+	p.wait(t, time.Minute)
+	contains(t, p.stderr.String(), "rate was 0.01 and is now 0.5")
+	p = start(t, "exec", recipe, "--run-dir", dir, "--resume")
+	if code := p.wait(t, time.Minute); code != 0 {
+		t.Errorf("exit status %d of a finished run's resume", code)
+	}
+	contains(t, p.stderr.String(), "had taken all its steps")
 }
 
 // TestAStalledRankIsNamed stops a rank for longer than the deadline of collectives: the run ends, naming the rank, the operation,

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"starling/core/train"
+	"starling/sdk/vec"
 )
 
 // TestInvariance is the table that defines Starling: the hash of all parameters after a run is the same for every placement of
@@ -67,7 +68,13 @@ func TestInvariance(t *testing.T) {
 		{"zero 3 on 4 ranks", []string{"--set", "ranks=4", "--set", "zero=3"}, ""},
 		{"zero 3 on 4 ranks over TCP without overlap", []string{"--set", "ranks=4", "--set", "zero=3", "--set", "overlap=False", "--listen", "tcp:127.0.0.1:0"}, ""},
 		{"zero 3 on 3 ranks, every block recomputed", []string{"--set", "ranks=3", "--set", "zero=3", "--set", "recompute=all"}, ""},
+		{"zero 3 on 2 ranks, state and parameters off the device", []string{"--set", "ranks=2", "--set", "zero=3", "--set", "offload=host", "--set", "offload_activations=True"}, ""},
 		{"zero 3 on 2 ranks, state and parameters on disk", []string{"--set", "ranks=2", "--set", "zero=3", "--set", "offload=disk"}, ""},
+		{"zero 3 on 4 ranks, one copy on each of 2 hosts", []string{"--set", "ranks=4", "--set", "zero=3", "--set", "shard=2", "--hosts", "a,a,b,b", "--listen", "tcp:127.0.0.1:0"}, ""},
+		{"zero 1 on 2 hosts", []string{"--set", "ranks=4", "--set", "zero=1", "--hosts", "a,a,b,b"}, ""},
+		{"zero 2 on 2 hosts", []string{"--set", "ranks=6", "--set", "zero=2", "--hosts", "a,a,a,b,b,b", "--listen", "tcp:127.0.0.1:0"}, ""},
+		{"zero 3 on 3 hosts", []string{"--set", "ranks=6", "--set", "zero=3", "--hosts", "a,a,b,b,c,c"}, ""},
+		{"zero 3 on 6 ranks, 2 copies", []string{"--set", "ranks=6", "--set", "zero=3", "--set", "shard=3", "--in-process"}, ""},
 		{"recomputed within a budget", []string{"--set", "ranks=2", "--set", "recompute=budget"}, ""},
 		{"AVX2 kernels", []string{"--set", "ranks=2"}, "avx2"},
 	} {
@@ -91,6 +98,7 @@ func TestInvariance(t *testing.T) {
 			for _, args := range [][]string{
 				{"--set", ranksArg(1)}, {"--set", ranksArg(2), "--threads", "2"}, {"--set", ranksArg(3), "--set", "zero=2"},
 				{"--set", ranksArg(4), "--set", "zero=3"}, {"--set", ranksArg(4), "--set", "zero=1", "--set", "overlap=False"},
+				{"--set", ranksArg(4), "--set", "zero=3", "--set", "shard=2"},
 			} {
 				r := runtimeResult(t, filepath.Join(t.TempDir(), "run"), append([]string{"exec", invarianceRecipe(), "--set", "precision=" + precision}, args...)...)
 				if first == nil {
@@ -101,6 +109,97 @@ func TestInvariance(t *testing.T) {
 				}
 				if overflows := r.Skipped > 0; overflows != (precision == "fp16") || r.Skipped != first.Skipped || r.LossScale != first.LossScale {
 					t.Errorf("%v: %d steps skipped and a scale of %v, want %d and %v, above 0 in fp16 alone", args, r.Skipped, r.LossScale, first.Skipped, first.LossScale)
+				}
+			}
+		})
+	}
+	t.Run("16 micro-batches in 8 lanes", func(t *testing.T) {
+		recipe := []string{"exec", invarianceRecipe(), "--set", "micro_batches=16", "--set", "lanes=8", "--set", "steps=6", "--threads", "1"}
+		var first *train.Result
+		for _, args := range [][]string{
+			{"--set", ranksArg(1)}, {"--set", ranksArg(2)}, {"--set", ranksArg(3), "--listen", "tcp:127.0.0.1:0"}, {"--set", ranksArg(4), "--transport", "unix"},
+			{"--set", ranksArg(4), "--hosts", "a,a,b,b"}, {"--set", ranksArg(6), "--hosts", "a,a,a,b,b,b", "--listen", "tcp:127.0.0.1:0"},
+			{"--set", ranksArg(6), "--in-process"}, {"--set", ranksArg(8)}, {"--set", ranksArg(8), "--hosts", "a,a,b,b,c,c,d,d"},
+			{"--set", ranksArg(4), "--set", "zero=1", "--hosts", "a,a,b,b", "--listen", "tcp:127.0.0.1:0"}, {"--set", ranksArg(6), "--set", "zero=2", "--hosts", "a,a,b,b,c,c"},
+			{"--set", ranksArg(8), "--set", "zero=3", "--hosts", "a,a,a,a,b,b,b,b"}, {"--set", ranksArg(8), "--set", "zero=2", "--in-process"},
+		} {
+			r := runtimeResult(t, filepath.Join(t.TempDir(), "run"), append(recipe, args...)...)
+			if first == nil {
+				first = r
+			}
+			if r.WeightsSHA256 != first.WeightsSHA256 {
+				t.Errorf("%v: weights %s, want %s", args, r.WeightsSHA256, first.WeightsSHA256)
+			}
+		}
+	})
+	t.Run("batch norm", func(t *testing.T) { // whose running averages are hashed too
+		recipe := []string{"exec", filepath.Join("testdata", "batch_norm.star"), "--threads", "1"}
+		for _, precision := range []string{"fp32", "bf16", "fp16"} {
+			var first *train.Result
+			placements := [][]string{{"--set", ranksArg(1)}, {"--set", ranksArg(3), "--set", "zero=3", "--set", "recompute=True"}, {"--set", ranksArg(2)},
+				{"--set", ranksArg(3), "--set", "zero=1"}, {"--set", ranksArg(2), "--set", "zero=2"}}
+			if precision != "fp32" {
+				placements = placements[:2]
+			}
+			for _, args := range placements {
+				r := runtimeResult(t, filepath.Join(t.TempDir(), "run"), append(append(recipe, "--set", "precision="+precision), args...)...)
+				if first == nil {
+					first = r
+				}
+				if r.WeightsSHA256 != first.WeightsSHA256 || *r.EvalLoss != *first.EvalLoss {
+					t.Errorf("%s, %v: weights %s and a held-out loss of %v, want %s and %v", precision, args, r.WeightsSHA256, *r.EvalLoss, first.WeightsSHA256, *first.EvalLoss)
+				}
+				if (r.Skipped > 0) != (precision == "fp16") {
+					t.Errorf("%s, %v: %d steps skipped", precision, args, r.Skipped)
+				}
+			}
+			if precision != "fp32" {
+				continue
+			}
+			dir := filepath.Join(t.TempDir(), "stopped") // after its checkpoint of step 5, and resumed elsewhere
+			p := start(t, append(recipe, "--run-dir", dir, "--set", ranksArg(3), "--set", "zero=1")...)
+			eventually(t, time.Minute, "there is no checkpoint", func() bool {
+				found, _ := filepath.Glob(filepath.Join(dir, train.CheckpointFolder, "*5"))
+				return len(found) > 0 || len(p.exited) > 0
+			})
+			_ = p.cmd.Process.Signal(syscall.SIGKILL)
+			<-p.exited
+			eventually(t, 10*time.Second, "ranks outlive their launcher", func() bool { return len(children(t, dir)) == 0 })
+			if r := runtimeResult(t, dir, append(recipe, "--resume", "--set", ranksArg(2))...); r.WeightsSHA256 != first.WeightsSHA256 {
+				t.Errorf("resumed: weights %s, want %s", r.WeightsSHA256, first.WeightsSHA256)
+			}
+		}
+	})
+	t.Run("fast reduction", func(t *testing.T) { // gives the tree up, repeats itself, and says so
+		hashes := map[string]string{}
+		for _, args := range [][]string{{"--set", "reduction=ring"}, {"--set", "reduction=ring"}, {"--set", "reduction=fast", "--set", "zero=1"}} {
+			dir := filepath.Join(t.TempDir(), "run")
+			r := runtimeResult(t, dir, append([]string{"exec", invarianceRecipe(), "--set", ranksArg(4), "--transport", "unix"}, args...)...)
+			if before := hashes[args[1]]; r.WeightsSHA256 == base.WeightsSHA256 || before != "" && r.WeightsSHA256 != before {
+				t.Errorf("%v: weights %s; those of the tree are %s, of the run before %s", args, r.WeightsSHA256, base.WeightsSHA256, before)
+			}
+			hashes[args[1]] = r.WeightsSHA256
+			if d := float64(r.TrainLoss - base.TrainLoss); d > 1e-2 || d < -1e-2 {
+				t.Errorf("%v: a loss of %v, in the canonical order %v", args, r.TrainLoss, base.TrainLoss)
+			}
+			if b, err := os.ReadFile(filepath.Join(dir, recordFile)); err != nil || !strings.Contains(string(b), `"reduction": "`) {
+				t.Errorf("%v: the run's record does not tell: %s %v", args, b, err)
+			}
+		}
+	})
+	for _, set := range []string{"reduce=bf16", "state=int8"} { // each has weights of its own
+		t.Run(set, func(t *testing.T) {
+			var first *train.Result
+			for _, args := range [][]string{
+				{"--set", "ranks=1"}, {"--set", "ranks=3", "--set", "zero=2"}, {"--set", "ranks=4", "--hosts", "a,a,b,b", "--listen", "tcp:127.0.0.1:0"},
+				{"--set", "ranks=4", "--set", "zero=3", "--transport", "unix"},
+			} {
+				r := runtimeResult(t, filepath.Join(t.TempDir(), "run"), append([]string{"exec", invarianceRecipe(), "--set", set, "--set", "steps=8"}, args...)...)
+				if first == nil {
+					first = r
+				}
+				if r.WeightsSHA256 != first.WeightsSHA256 {
+					t.Errorf("%v: weights %s, want %s", args, r.WeightsSHA256, first.WeightsSHA256)
 				}
 			}
 		})
@@ -151,6 +250,27 @@ func TestInvariance(t *testing.T) {
 			same(t, fmt.Sprintf("after %d kills", kills), readResult(t, dir))
 		}
 	})
+}
+
+// A resume on a processor that multiplies bfloat16 otherwise says so, where that decides bits.
+func TestAResumeWithOtherArithmeticIsTold(t *testing.T) {
+	if vec.BF16Class() == vec.BF16FMA {
+		t.Skip("this processor has no tile registers, without which all processors compute alike")
+	}
+	for precision, want := range map[string]bool{"bf16": true, "fp32": false} {
+		dir := filepath.Join(t.TempDir(), "run")
+		args := []string{"exec", invarianceRecipe(), "--run-dir", dir, "--set", "precision=" + precision, "--set", "steps=2"}
+		if code := start(t, args...).wait(t, time.Minute); code != 0 {
+			t.Fatalf("exit status %d", code)
+		}
+		p := startThrough(t, nil, []string{"STARLING_KERNELS=avx2"}, append(args, "--resume")...)
+		if code := p.wait(t, time.Minute); code != 0 {
+			t.Errorf("%s: exit status %d\n%s", precision, code, p.stderr.String())
+		}
+		if told := strings.Contains(p.stderr.String(), `arithmetic "bf16 amx" and goes on with "bf16 fma"`); told != want {
+			t.Errorf("%s: told is %v, want %v\n%s", precision, told, want, p.stderr.String())
+		}
+	}
 }
 
 // available reports whether a kernel set runs here.

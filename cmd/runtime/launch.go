@@ -15,12 +15,13 @@ import (
 	"starling/core/cluster"
 	"starling/core/comm"
 	"starling/core/device/cpu"
+	"starling/core/plugin"
 	"starling/core/recipe"
 	"starling/core/train"
 	"starling/sdk/vec"
 )
 
-// job is what a worker process must know to run its rank. It travels in the environment and holds no secret.
+// job is what a worker process must know to run its rank.
 type job struct {
 	Recipe          string
 	Set             []string
@@ -36,14 +37,24 @@ type job struct {
 	Transport       string  // see cluster.Config
 	Hosts           []string
 	TLS             string
+	Dir             string // the working directory, in which relative paths are meant
+	Links           bool   // measure the links between the ranks, and nothing else
+	Apart           bool   // ranks may run on other machines: the run folder must be seen from there
 
-	stop <-chan struct{} // asks for a graceful end before the ranks are there
+	Plugins map[string]plugin.Handed // that the launcher has resolved
+
+	local      *plugin.Local   // their files, in the launcher
+	stop       <-chan struct{} // asks for a graceful end before the ranks are there
+	places     []cluster.Place
+	rendezvous *cluster.Rendezvous
+	patience   time.Duration // with them
 }
 
 // checkpointTimeout bounds how much longer one rank's disk may take than another's to write its part of a checkpoint.
 const checkpointTimeout = time.Hour
 
-const envJob = "STARLING_JOB"
+// envRunDir tells people whose a worker process is.
+const envRunDir = "STARLING_RUN_DIR"
 
 func isWorker() bool { return cluster.IsWorker() }
 
@@ -51,6 +62,7 @@ func isWorker() bool { return cluster.IsWorker() }
 type report struct {
 	Result      *train.Result `json:"result,omitempty"`
 	Interrupted bool          `json:"interrupted,omitempty"`
+	Traffic     []train.Link  `json:"traffic,omitempty"`
 }
 
 // launch runs the ranks of a job: one in this process, several as worker processes or as goroutines. What the spec's recipe prints
@@ -62,8 +74,9 @@ func launch(ctx context.Context, j job, spec *train.Spec, printed *printer, inPr
 		Transport: j.Transport,
 		Hosts:     j.Hosts,
 		TLS:       j.TLS,
-		Signals:   stopSignals,
-		Stop:      j.stop,
+		Places:    j.places, Rendezvous: j.rendezvous,
+		Signals: stopSignals,
+		Stop:    j.stop,
 		OnEvent: func(rank int, b []byte) {
 			var e train.Event
 			if json.Unmarshal(b, &e) == nil {
@@ -74,8 +87,12 @@ func launch(ctx context.Context, j job, spec *train.Spec, printed *printer, inPr
 	if j.Threads == 0 {
 		j.Threads = spec.Mesh.Threads
 	}
-	if j.Threads == 0 {
-		j.Threads = max(1, runtime.GOMAXPROCS(0)/j.World)
+	j.Apart = j.rendezvous != nil || len(j.places) > 0
+	if j.Threads == 0 && !j.Apart { // else each rank finds out who shares its machine
+		j.Threads = max(1, cpu.Cores()/j.World)
+	}
+	if j.rendezvous != nil {
+		cfg.JoinTimeout = j.patience
 	}
 	var results [][]byte
 	var err error
@@ -85,24 +102,29 @@ func launch(ctx context.Context, j job, spec *train.Spec, printed *printer, inPr
 			if w.Rank() == 0 {
 				return runRank(ctx, w, j, spec, printed)
 			}
-			own, _, err := loadForRank(j, nil) // hooks and traces are of one interpreter each
+			own, _, err := loadForRank(j, nil, nil) // hooks and traces are of one interpreter each
 			if err != nil {
 				return err
 			}
 			return runRank(ctx, w, j, own, &printer{})
 		})
 	} else {
-		text, jerr := json.Marshal(j)
+		var jerr error
+		if j.Dir, jerr = os.Getwd(); jerr != nil {
+			return nil, jerr
+		}
+		cfg.Payload, jerr = json.Marshal(j)
 		if jerr != nil {
 			return nil, jerr
 		}
+		cfg.Serve = j.hand
 		self, xerr := os.Executable()
 		if xerr != nil {
 			return nil, fmt.Errorf("finding this program's file to start the ranks: %w", xerr)
 		}
 		cfg.Command = func(int) *exec.Cmd {
 			c := exec.Command(self)
-			c.Env = append(os.Environ(), envJob+"="+string(text))
+			c.Env = append(os.Environ(), envRunDir+"="+j.RunDir)
 			return c
 		}
 		logs, lerr := os.OpenFile(filepath.Join(j.RunDir, "ranks.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
@@ -126,10 +148,14 @@ func launch(ctx context.Context, j job, spec *train.Spec, printed *printer, inPr
 // merge takes rank 0's result; every rank must have the same weights.
 func merge(results [][]byte) (*train.Result, error) {
 	var first *train.Result
+	var traffic []train.Link
 	for rank, b := range results {
 		var r report
 		if err := json.Unmarshal(b, &r); err != nil {
 			return nil, fmt.Errorf("rank %d gave no result: %w", rank, err)
+		}
+		for _, l := range r.Traffic {
+			traffic = addLink(traffic, l)
 		}
 		switch {
 		case r.Interrupted:
@@ -143,35 +169,17 @@ func merge(results [][]byte) (*train.Result, error) {
 				rank, r.Result.WeightsSHA256, first.WeightsSHA256)
 		}
 	}
+	first.Links = traffic
 	return first, nil
 }
 
-// workerMain is the life of a worker process.
+// workerMain is the life of a worker process that a launcher has started.
 func workerMain() int {
-	err := func() error {
-		var j job
-		if err := json.Unmarshal([]byte(os.Getenv(envJob)), &j); err != nil {
-			return fmt.Errorf("%s: %w", envJob, err)
-		}
-		if err := os.Unsetenv(envJob); err != nil { // for nobody else: plugins inherit the environment
-			return err
-		}
-		makeRoom(j.Threads)
-		// Before the ranks meet, so that they compare what each of them will compute.
-		p := &printer{}
-		spec, digest, err := loadForRank(j, p.print)
-		w, joinErr := cluster.Join(context.Background(), cluster.JoinConfig{Digest: digest, Class: arithmeticClass(spec)})
-		switch {
-		case joinErr != nil:
-			return joinErr
-		case err != nil:
-			return w.Fail(err)
-		}
-		if err := runRank(w.Context(), w, j, spec, p); err != nil {
-			return w.Fail(err)
-		}
-		return nil
-	}()
+	seat, err := cluster.Enter(context.Background())
+	if err == nil {
+		_ = os.Unsetenv(envRunDir) // for nobody else: plugins inherit the environment
+		err = work(seat, false)
+	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
@@ -179,9 +187,48 @@ func workerMain() int {
 	return 0
 }
 
-// loadForRank loads the recipe and says what it computes, which must be what the launcher saw.
-func loadForRank(j job, print func(string)) (*train.Spec, string, error) {
-	spec, err := recipe.Load(j.Recipe, recipe.Options{Set: j.Set, Print: print})
+// work runs a rank from its seat to its end. bound says that this process may have been given cores of its own.
+func work(seat *cluster.Seat, bound bool) error {
+	var j job
+	if err := json.Unmarshal(seat.Payload(), &j); err != nil {
+		return seat.Fail(fmt.Errorf("the launcher's description of the job: %w", err))
+	}
+	if j.Links {
+		makeRoom(1)
+		w, err := seat.Join(cluster.JoinConfig{Digest: "links", Class: arithmeticClass(nil)})
+		if err != nil {
+			return err
+		}
+		return runLinks(w)
+	}
+	if err := j.enter(seat.Rank()); err != nil {
+		return seat.Fail(err)
+	}
+	makeRoom(max(1, j.Threads))
+	// Before the ranks meet, so that they compare what each of them will compute.
+	p := &printer{}
+	spec, digest, err := loadForRank(j, seat, p.print)
+	w, joinErr := seat.Join(cluster.JoinConfig{Digest: digest, Class: arithmeticClass(spec)})
+	switch {
+	case joinErr != nil:
+		return joinErr
+	case err != nil:
+		return w.Fail(err)
+	}
+	if j.Threads == 0 {
+		j.Threads = threadsOf(w.Neighbours(), bound)
+		makeRoom(j.Threads)
+	}
+	if err := runRank(w.Context(), w, j, spec, p); err != nil {
+		return w.Fail(err)
+	}
+	return nil
+}
+
+// loadForRank loads the recipe and says what it computes, which must be what the launcher saw. Plugins that are not here come through the
+// seat, where there is one.
+func loadForRank(j job, seat *cluster.Seat, print func(string)) (*train.Spec, string, error) {
+	spec, err := recipe.Load(j.Recipe, recipe.Options{Set: j.Set, Print: print, Plugins: j.resolver(seat)})
 	if err != nil {
 		return nil, j.Digest, err
 	}
@@ -238,7 +285,7 @@ func makeRoom(compute int) {
 
 // runRank trains one rank and reports its result.
 func runRank(ctx context.Context, w *cluster.Worker, j job, spec *train.Spec, printed *printer) error {
-	dev, err := cpu.Open(cpu.Config{Threads: j.Threads, Ranks: j.World})
+	dev, err := cpu.Open(cpu.Config{Threads: j.Threads, Ranks: w.Neighbours()})
 	if err != nil {
 		return err
 	}
@@ -255,38 +302,23 @@ func runRank(ctx context.Context, w *cluster.Worker, j job, spec *train.Spec, pr
 		}
 	})
 	env := train.Env{
-		Rank: w.Rank(), World: j.World, Device: dev, Threads: dev.Threads(), RunDir: j.RunDir, Resume: j.Resume, Digest: j.Digest,
-		Started: time.Unix(0, j.StartedUnixNano), Stop: w.StopRequested(), Observe: observe, Status: w.Status,
+		Rank: w.Rank(), World: j.World, Device: dev, Threads: dev.Threads(), RunDir: j.RunDir, Resume: j.Resume, Digest: j.Digest, Arithmetic: arithmeticClass(spec),
+		DigestAs: func(was plugin.Versions) (string, error) { return recipe.DigestAs(spec, was) },
+		Started:  time.Unix(0, j.StartedUnixNano), Stop: w.StopRequested(), Observe: observe, Status: w.Status,
 		Quiesce: func(err error) { _ = w.Fail(err) },
 	}
 	if j.World > 1 {
 		if w.Rank() == 0 {
 			observe(train.Event{Kind: train.EventNote, Text: "ranks connected by " + w.Transport().String()})
 		}
-		ranks := make([]int, j.World)
-		for r := range ranks {
-			ranks[r] = r
-		}
-		recorder := comm.NewRecorder()
-		env.Group, err = comm.NewGroup(w.Transport(), "data", ranks, comm.Options{
-			Timeout: time.Duration(j.Timeout * float64(time.Second)), Recorder: recorder,
-			OnStall: func(err error) {
-				var stall *comm.StallError
-				var mismatch *comm.MismatchError
-				if errors.As(err, &stall) || errors.As(err, &mismatch) { // other ends explain themselves
-					saveStall(j.RunDir, w.Rank(), recorder)
-				}
-			},
-		})
-		if err != nil {
+		var recorder *comm.Recorder
+		if env.Group, recorder, err = dataGroup(w, time.Duration(j.Timeout*float64(time.Second)), j.RunDir); err != nil {
 			return err
 		}
-		watching, enough := context.WithCancel(ctx)
-		defer enough()
-		go watchStragglers(watching, w.Rank(), recorder, func(text string) { observe(train.Event{Kind: train.EventWarning, Text: text}) })
 		env.NewGroup = func(name string) (*comm.Group, error) {
-			return comm.NewGroup(w.Transport(), name, ranks, comm.Options{Timeout: checkpointTimeout})
+			return comm.NewGroup(w.Transport(), name, env.Group.Ranks(), comm.Options{Timeout: checkpointTimeout})
 		}
+		env.Waited = recorder.Waited
 		env.SentBytes = func() int64 { return comm.Sum(w.Transport()).PayloadSent }
 	}
 	result, err := train.Run(ctx, spec, env)
@@ -298,6 +330,7 @@ func runRank(ctx context.Context, w *cluster.Worker, j job, spec *train.Spec, pr
 		if err == nil {
 			err = env.Group.BarrierPatient(ctx, "end of the run")
 		}
+		out.Traffic = trafficOf(w.Transport())
 		err = errors.Join(err, env.Group.Close())
 	}
 	if err != nil {

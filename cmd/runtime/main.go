@@ -4,6 +4,7 @@
 //	runtime check recipe.star    find every mistake that can be found without training
 //	runtime plan recipe.star     memory, parameters and traffic of a run before it starts
 //	runtime sample recipe.star   draw text from a run's checkpoint
+//	runtime doctor               what this machine has, and the links between ranks
 //	runtime bench                measure kernels, training steps and peers on this machine
 //
 // The package wires recipe, trainer and ranks together and shows a run to a person. It computes nothing itself.
@@ -21,6 +22,8 @@ import (
 
 	"github.com/rs/zerolog"
 	"github.com/spf13/cobra"
+
+	"starling/core/plugin"
 )
 
 func main() {
@@ -88,7 +91,7 @@ Start with:
 		return &exitError{2, fmt.Errorf("%w%s\nSee '%s --help'", err, hint, c.CommandPath())}
 	})
 	addPluginFlags(root)
-	root.AddCommand(newExec(started), newCheck(), newPlan(), newSample(), newBench(started), newPlugin(), newReference(), newVersion())
+	root.AddCommand(newExec(started), newCheck(), newPlan(), newSample(), newBench(started), newPlugin(), newDoctor(), newReference(), newVersion())
 	return root
 }
 
@@ -97,7 +100,7 @@ func oneRecipe(c *cobra.Command, args []string) error {
 	if len(args) > 1 {
 		for _, a := range args[1:] {
 			if name, _, ok := strings.Cut(a, "="); ok && name != "" {
-				return &exitError{2, fmt.Errorf("%s takes one recipe, got %d arguments; to set a param of the recipe write --set %s", c.CommandPath(), len(args), quoted(a))}
+				return &exitError{2, fmt.Errorf("%s takes one recipe, got %d arguments; to set a param of the recipe write --set %s", c.CommandPath(), len(args), plugin.Quoted(a))}
 			}
 		}
 	}

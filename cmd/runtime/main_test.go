@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -21,8 +22,14 @@ const envRuntime = "STARLING_TEST_RUNTIME"
 
 func TestMain(m *testing.M) {
 	switch {
+	case isSigns():
+		serveSigns()
+	case isBrittle():
+		serveBrittle()
 	case isReference():
 		serveReference()
+	case isMismatched():
+		os.Exit(mismatchedMain())
 	case isBenchWorker():
 		os.Exit(benchWorkerMain())
 	case isWorker():
@@ -42,12 +49,19 @@ type process struct {
 
 func start(t *testing.T, args ...string) *process {
 	t.Helper()
+	return startThrough(t, nil, nil, args...)
+}
+
+// startThrough starts it by a command that runs others (ip netns exec, mpirun), with more environment.
+func startThrough(t *testing.T, through, env []string, args ...string) *process {
+	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &process{cmd: exec.Command(self, args...), exited: make(chan struct{})}
-	p.cmd.Env = append(os.Environ(), envRuntime+"=1")
+	line := append(append(slices.Clone(through), self), args...)
+	p := &process{cmd: exec.Command(line[0], line[1:]...), exited: make(chan struct{})}
+	p.cmd.Env = append(append(os.Environ(), envRuntime+"=1"), env...)
 	p.cmd.Stdout, p.cmd.Stderr = &p.stdout, &p.stderr
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := p.cmd.Start(); err != nil {

@@ -15,7 +15,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"starling/core/plugin"
-	"starling/core/plugin/plugintest"
 	"starling/sdk"
 )
 
@@ -56,8 +55,8 @@ func newPlugin() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "plugin",
 		Short: "Make, test and install plugins",
-		Long: `Plugins are programs of their own that extend the runtime: optimizers and sinks for metrics. A recipe names them,
-with plugin.optimizer("name", …) or plugin.sink("name", …). They are looked for in the folders of --plugin-dir, in the folder plugins beside the recipe, and
+		Long: `Plugins are programs of their own that extend the runtime: optimizers, learning-rate schedules, compressors of gradients and sinks for metrics. A
+recipe names them, with plugin.optimizer("name", …), plugin.schedule, plugin.compressor or plugin.sink. They are looked for in the folders of --plugin-dir, in the folder plugins beside the recipe, and
 in the user's own folder.
 
 On first use a plugin's checksum and manifest go into plugins.lock beside the recipe; from then on another file is refused.`,
@@ -83,7 +82,11 @@ func newPluginList() *cobra.Command {
 		Short: "List the plugins that are found, and where",
 		Args:  cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			for _, d := range plugin.Dirs(recipeFolder(recipe)) {
+			beside, err := recipeFolder(recipe)
+			if err != nil {
+				return err
+			}
+			for _, d := range plugin.Dirs(beside) {
 				all, err := plugin.List([]string{d})
 				if err != nil {
 					return err
@@ -111,17 +114,24 @@ func newPluginList() *cobra.Command {
 	return c
 }
 
-func recipeFolder(recipe string) string {
+// recipeFolder is the folder of the recipe that --recipe names, the working folder where it names none.
+func recipeFolder(recipe string) (string, error) {
 	if recipe == "" {
-		return "."
+		return ".", nil
 	}
-	return filepath.Dir(recipe)
+	switch info, err := os.Stat(recipe); {
+	case err != nil:
+		return "", &exitError{2, fmt.Errorf("--recipe: %w", err)}
+	case info.IsDir():
+		return "", &exitError{2, fmt.Errorf("--recipe %s: it is a folder; name the recipe in it", recipe)}
+	}
+	return filepath.Dir(recipe), nil
 }
 
 func kindOf(m sdk.Manifest) string {
 	switch {
-	case m.Sink:
-		return "sink"
+	case m.Kind() != sdk.KindOptimizer:
+		return string(m.Kind())
 	case m.Optimizer.Granularity == sdk.Whole:
 		return "optimizer of whole tensors"
 	}
@@ -133,7 +143,11 @@ func locate(arg, recipe string) (plugin.Found, error) {
 	if strings.ContainsRune(arg, filepath.Separator) || arg == "." {
 		return plugin.Open(arg)
 	}
-	all, err := plugin.Find(arg, plugin.Dirs(recipeFolder(recipe)))
+	dir, err := recipeFolder(recipe)
+	if err != nil {
+		return plugin.Found{}, err
+	}
+	all, err := plugin.Find(arg, plugin.Dirs(dir))
 	if err != nil {
 		return plugin.Found{}, err
 	}
@@ -182,6 +196,9 @@ func infoText(f plugin.Found, m sdk.Manifest, sha string) string {
 			state = []string{"none"}
 		}
 		rows = append(rows, [2]string{"state of each parameter", strings.Join(state, ", ")})
+		if len(o.UpgradesFrom) > 0 {
+			rows = append(rows, [2]string{"upgrades the state of", strings.Join(o.UpgradesFrom, ", ")})
+		}
 		if o.MinDims > 0 || o.MaxDims > 0 {
 			most := "any number"
 			if o.MaxDims > 0 {
@@ -191,11 +208,7 @@ func infoText(f plugin.Found, m sdk.Manifest, sha string) string {
 		}
 	}
 	s := fmt.Sprintf("%s %s: %s\n%s\n", m.Name, m.Version, m.Doc, table(rows))
-	call := "plugin.optimizer"
-	if m.Sink {
-		call = "plugin.sink"
-	}
-	s += fmt.Sprintf("%s(%q, …):\n", call, m.Name)
+	s += fmt.Sprintf("plugin.%s(%q, …):\n", m.Kind(), m.Name)
 	rows = nil
 	for _, h := range m.Hypers {
 		rows = append(rows, [2]string{h.Signature(), h.Help})
@@ -203,8 +216,8 @@ func infoText(f plugin.Found, m sdk.Manifest, sha string) string {
 	return s + table(rows)
 }
 
-// built returns the plugin at a path; the folder of a Go module is built into dir first.
-func built(ctx context.Context, path, dir string) (plugin.Found, error) {
+// built returns the plugin at a path; the folder of a Go module is built into dir first, as name, or as the folder is called.
+func built(ctx context.Context, path, dir, name string) (plugin.Found, error) {
 	abs, err := filepath.Abs(path)
 	if err != nil {
 		return plugin.Found{}, err
@@ -215,8 +228,12 @@ func built(ctx context.Context, path, dir string) (plugin.Found, error) {
 	if _, err := os.Stat(filepath.Join(abs, "go.mod")); err != nil {
 		return plugin.Open(abs)
 	}
-	out := filepath.Join(dir, filepath.Base(abs))
-	cmd := exec.CommandContext(ctx, "go", "build", "-o", out, ".")
+	if name == "" {
+		name = filepath.Base(abs)
+	}
+	out := filepath.Join(dir, name)
+	// The same source gives the same program, and so the same checksum, wherever it lies.
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-o", out, ".")
 	cmd.Dir = abs
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off")
 	if text, err := cmd.CombinedOutput(); err != nil {
@@ -238,7 +255,7 @@ func newPluginInstall() *cobra.Command {
 				return err
 			}
 			defer os.RemoveAll(tmp)
-			f, err := built(c.Context(), args[0], tmp)
+			f, err := built(c.Context(), args[0], tmp, "")
 			if err != nil {
 				return err
 			}
@@ -255,6 +272,10 @@ func newPluginInstall() *cobra.Command {
 				return err
 			}
 			target := filepath.Join(to, f.Name)
+			_, plain := os.Stat(filepath.Join(target, plugin.FolderFile))
+			if _, err := os.Stat(filepath.Join(target, "go.mod")); err == nil && plain != nil {
+				return fmt.Errorf("installing %s: %s holds the source of a plugin, which the program would take the place of; install it into another folder with --to", f.Name, target)
+			}
 			if err := replaceBy(target, f); err != nil {
 				return fmt.Errorf("installing %s: %w", f.Name, err)
 			}
@@ -284,25 +305,13 @@ func replaceBy(target string, f plugin.Found) error {
 	if f.Dir == "" {
 		err = copyFile(copied, f.Path, 0o755)
 	} else {
-		err = filepath.WalkDir(f.Dir, func(p string, d fs.DirEntry, err error) error {
-			if err != nil {
+		err = f.Files(func(rel, path string, info fs.FileInfo) error { // no more than the checksum covers
+			_, below, _ := strings.Cut(rel, "/")
+			to := filepath.Join(copied, filepath.FromSlash(below))
+			if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
 				return err
 			}
-			rel, err := filepath.Rel(f.Dir, p)
-			if err != nil {
-				return err
-			}
-			if d.IsDir() {
-				if d.Name() == "__pycache__" || d.Name() == ".git" || d.Name() == ".venv" {
-					return fs.SkipDir
-				}
-				return os.Mkdir(filepath.Join(copied, rel), 0o755)
-			}
-			info, err := d.Info()
-			if err != nil {
-				return err
-			}
-			return copyFile(filepath.Join(copied, rel), p, info.Mode().Perm())
+			return copyFile(to, path, info.Mode().Perm())
 		})
 	}
 	if err != nil {
@@ -364,7 +373,10 @@ func newPluginPin() *cobra.Command {
 			if recipe == "" {
 				return &exitError{2, errors.New("say for which recipe: --recipe RECIPE.star")}
 			}
-			dir := filepath.Dir(recipe)
+			dir, err := recipeFolder(recipe)
+			if err != nil {
+				return err
+			}
 			all, err := plugin.Find(args[0], plugin.Dirs(dir))
 			if err != nil {
 				return err
@@ -397,57 +409,6 @@ func newPluginPin() *cobra.Command {
 	}
 	c.Flags().StringVar(&recipe, "recipe", "", "the `recipe` whose folder holds the lock file")
 	c.Flags().StringVar(&from, "from", "", "the plugin's `path`, where several folders have one of this name")
-	return c
-}
-
-func newPluginTest() *cobra.Command {
-	var set []string
-	c := &cobra.Command{
-		Use:   "test PATH",
-		Short: "Check that a plugin keeps what the runtime promises of it",
-		Long: `Start a plugin as a rank would and check it: that it is deterministic, that an element-wise optimizer is, that it hides no state, that it survives being
-killed at any moment, that it goes on from saved state, and how fast it is. PATH is a program, a folder with a plugin.json or the folder of a Go module.`,
-		Args: one("path"),
-		RunE: func(c *cobra.Command, args []string) error {
-			tmp, err := os.MkdirTemp("", "starling-test-")
-			if err != nil {
-				return err
-			}
-			defer os.RemoveAll(tmp)
-			f, err := built(c.Context(), args[0], tmp)
-			if err != nil {
-				return err
-			}
-			m, err := plugin.Describe(c.Context(), f)
-			if err != nil {
-				return err
-			}
-			sha, err := f.Hash()
-			if err != nil {
-				return err
-			}
-			hypers, err := hypersOf(m, set)
-			if err != nil {
-				return &exitError{2, err}
-			}
-			report := func(k plugintest.Check) {
-				mark, note := "ok  ", k.Note
-				if k.Err != nil {
-					mark, note = "FAIL", k.Err.Error()
-				}
-				if note != "" {
-					note = " (" + note + ")"
-				}
-				fmt.Fprintf(c.OutOrStdout(), "%s %s%s\n", mark, k.Name, note)
-			}
-			use := &plugin.Use{Found: f, Manifest: m, SHA256: sha}
-			if m.Sink {
-				return plugintest.Sink(c.Context(), use, hypers, report)
-			}
-			return plugintest.Optimizer(c.Context(), use, hypers, report)
-		},
-	}
-	c.Flags().StringArrayVar(&set, "set", nil, "set a hyper-parameter, as `name=value`; may be repeated")
 	return c
 }
 

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -20,13 +21,52 @@ import (
 //go:embed plugin_new
 var templates embed.FS
 
+// pipInstall gives a Python what a plugin imports. Protobuf's version is that of the generated stubs, which refuse an older one; pip does not
+// know of them.
+const pipInstall = `python3 -m pip install numpy grpcio "protobuf>=7.35.1"`
+
+// pluginKind is what plugin new can make.
+type pluginKind struct {
+	name, article string
+	use           string // in a recipe
+	python        bool   // the Python SDK has it
+}
+
+var pluginKinds = []pluginKind{
+	{"optimizer", "An optimizer", `optimizer = plugin.optimizer("NAME", lr = 0.01)`, true},
+	{"whole-tensor", "A whole-tensor optimizer", `optimizer = plugin.optimizer("NAME", lr = 0.01)`, true},
+	{"compressor", "A compressor", `parallel = parallel.mesh(data = 2, compress = plugin.compressor("NAME"))`, false},
+	{"schedule", "A schedule", `optimizer = optim.adamw(lr = plugin.schedule("NAME", total = steps))`, false},
+	{"sink", "A sink", `plugin.sink("NAME")`, false},
+}
+
+// kindNamed finds a kind that a language has.
+func kindNamed(name, lang string) (pluginKind, error) {
+	var all, python []string
+	for _, k := range pluginKinds {
+		if all = append(all, k.name); k.python {
+			python = append(python, k.name)
+		}
+		if k.name == name && (k.python || lang != "python") {
+			return k, nil
+		}
+	}
+	if slices.Contains(all, name) {
+		return pluginKind{}, &exitError{2, fmt.Errorf("--kind %s --lang python: the Python SDK has %s; write this one in Go, or in any language that has gRPC (docs/plugins.md, The protocol)", name, strings.Join(python, " and "))}
+	}
+	return pluginKind{}, &exitError{2, fmt.Errorf("--kind %s: must be one of %s", name, strings.Join(all, ", "))}
+}
+
 func newPluginNew() *cobra.Command {
-	var lang, sdkPath string
+	var lang, sdkPath, kind string
 	c := &cobra.Command{
 		Use:   "new NAME",
-		Short: "Begin an optimizer plugin",
-		Long: `Make a folder with a plugin that builds, passes its tests and trains: gradient descent with momentum, to be replaced. A Go plugin gets the SDK's
-sources beside it; --sdk uses a checkout instead. A Python plugin needs numpy and grpcio.`,
+		Short: "Begin a plugin",
+		Long: `Make a folder with a plugin that builds, passes its tests and trains, to be replaced: gradient descent with momentum, or by --kind something as short
+of another kind. A Go plugin gets the SDK's sources beside it; --sdk uses a checkout instead. A Python plugin is an optimizer or a whole-tensor optimizer, and needs
+numpy, grpcio and protobuf:
+
+    ` + pipInstall,
 		Args: one("name"),
 		RunE: func(c *cobra.Command, args []string) error {
 			path := args[0]
@@ -34,70 +74,84 @@ sources beside it; --sdk uses a checkout instead. A Python plugin needs numpy an
 			if !sdk.ValidName(name) {
 				return &exitError{2, fmt.Errorf("%q is no plugin's name: it begins with a lower-case letter and holds lower-case letters, digits, - and _", name)}
 			}
+			if lang != "go" && lang != "python" {
+				return &exitError{2, fmt.Errorf("--lang %s: must be go or python", lang)}
+			}
+			k, err := kindNamed(kind, lang)
+			if err != nil {
+				return err
+			}
 			if err := os.Mkdir(path, 0o755); err != nil {
 				return fmt.Errorf("a new plugin needs a new folder: %w", err)
 			}
-			var next string
-			var err error
-			switch lang {
-			case "go":
-				next, err = newGoPlugin(path, name, sdkPath)
-			case "python":
-				next, err = newPythonPlugin(path, name)
-			default:
-				err = &exitError{2, fmt.Errorf("--lang %s: must be go or python", lang)}
+			p := newProject{path: path, name: name, kind: k}
+			if lang == "go" {
+				err = p.goPlugin(sdkPath)
+			} else {
+				err = p.pythonPlugin()
 			}
 			if err != nil {
 				os.RemoveAll(path)
 				return err
 			}
-			_, err = fmt.Fprintf(c.OutOrStdout(), "made %s; next:\n\n%s\n", path, next)
+			_, err = fmt.Fprintf(c.OutOrStdout(), "made %s; next:\n\n%s\n", path, p.commands)
 			return err
 		},
 	}
 	c.Flags().StringVar(&lang, "lang", "go", "`language` of the plugin: go or python")
+	c.Flags().StringVar(&kind, "kind", "optimizer", "what it is: optimizer, whole-tensor, compressor, schedule or sink")
 	c.Flags().StringVar(&sdkPath, "sdk", "", "use the SDK in this `folder` instead of a copy (Go)")
 	return c
 }
 
-// fill writes a template into a file.
-func fill(dir, file, name, commands string) error {
-	b, err := templates.ReadFile("plugin_new/" + file + ".txt")
+// newProject is a plugin that is being made.
+type newProject struct {
+	path, name string
+	kind       pluginKind
+	commands   string // what to do next
+}
+
+// fill writes a template of the plugin's kind, or one that all share, into a file.
+func (p *newProject) fill(file string) error {
+	b, err := templates.ReadFile("plugin_new/" + p.kind.name + "/" + file + ".txt")
+	if errors.Is(err, fs.ErrNotExist) {
+		b, err = templates.ReadFile("plugin_new/" + file + ".txt")
+	}
 	if err != nil {
 		return err
 	}
-	text := strings.ReplaceAll(strings.ReplaceAll(string(b), "NAME", name), "COMMANDS", commands)
-	return os.WriteFile(filepath.Join(dir, file), []byte(text), 0o644)
+	text := strings.NewReplacer("NAME", p.name, "COMMANDS", p.commands, "KIND", p.kind.article, "USE", strings.ReplaceAll(p.kind.use, "NAME", p.name)).Replace(string(b))
+	return os.WriteFile(filepath.Join(p.path, file), []byte(text), 0o644)
 }
 
-func newGoPlugin(path, name, sdkPath string) (string, error) {
+func (p *newProject) goPlugin(sdkPath string) error {
 	replace := "./sdk"
 	if sdkPath == "" {
-		if err := unpack(filepath.Join(path, "sdk"), "."); err != nil {
-			return "", err
+		if err := unpack(filepath.Join(p.path, "sdk"), "."); err != nil {
+			return err
 		}
 	} else {
 		abs, err := filepath.Abs(sdkPath)
 		if err != nil {
-			return "", err
+			return err
 		}
 		if _, err := os.Stat(filepath.Join(abs, "go.mod")); err != nil {
-			return "", fmt.Errorf("--sdk: %w", err)
+			return fmt.Errorf("--sdk: %w", err)
 		}
 		replace = abs
 	}
 	mod, err := sdk.Source.ReadFile("go.mod")
 	if err != nil {
-		return "", err
+		return err
 	}
 	// The SDK's own requirements, so that a build has nothing to look up.
 	_, requires, ok := strings.Cut(string(mod), "require (")
 	if !ok {
-		return "", errors.New("the SDK's go.mod has no requirements")
+		return errors.New("the SDK's go.mod has no requirements")
 	}
 	sum, err := sdk.Source.ReadFile("go.sum")
 	if err != nil {
-		return "", err
+		return err
 	}
 	var indirect strings.Builder
 	for line := range strings.Lines("require (" + requires) {
@@ -106,18 +160,17 @@ func newGoPlugin(path, name, sdkPath string) (string, error) {
 		}
 		indirect.WriteString(line)
 	}
-	gomod := fmt.Sprintf("module %s\n\ngo 1.26.0\n\nrequire starling/sdk v0.0.0\n\n%s\nreplace starling/sdk => %s\n", name, &indirect, replace)
-	commands := fmt.Sprintf("    cd %s && go test ./...\n    runtime plugin test %s\n    runtime plugin install %s\n", path, path, path)
-	err = errors.Join(fill(path, "main.go", name, ""), fill(path, "main_test.go", name, ""), fill(path, "README.md", name, commands),
-		os.WriteFile(filepath.Join(path, "go.mod"), []byte(gomod), 0o644), os.WriteFile(filepath.Join(path, "go.sum"), sum, 0o644))
-	return commands, err
+	gomod := fmt.Sprintf("module %s\n\ngo 1.26.0\n\nrequire starling/sdk v0.0.0\n\n%s\nreplace starling/sdk => %s\n", p.name, &indirect, replace)
+	p.commands = fmt.Sprintf("    cd %[1]s && go test ./...\n    runtime plugin test %[1]s\n    runtime plugin install %[1]s\n", p.path)
+	return errors.Join(p.fill("main.go"), p.fill("main_test.go"), p.fill("README.md"),
+		os.WriteFile(filepath.Join(p.path, "go.mod"), []byte(gomod), 0o644), os.WriteFile(filepath.Join(p.path, "go.sum"), sum, 0o644))
 }
 
-func newPythonPlugin(path, name string) (string, error) {
-	commands := fmt.Sprintf("    runtime plugin test %s\n    runtime plugin install %s\n", path, path)
+func (p *newProject) pythonPlugin() error {
+	p.commands = fmt.Sprintf("    %[2]s\n    cd %[1]s && python3 -m unittest plugin_test\n    runtime plugin test %[1]s\n    runtime plugin install %[1]s\n", p.path, pipInstall)
 	run := "{\n  \"command\": [\"${python}\", \"plugin.py\"]\n}\n"
-	return commands, errors.Join(unpack(path, "python"), fill(path, "plugin.py", name, ""), fill(path, "README.md", name, commands),
-		os.WriteFile(filepath.Join(path, plugin.FolderFile), []byte(run), 0o644))
+	return errors.Join(unpack(p.path, "python"), p.fill("plugin.py"), p.fill("plugin_test.py"), p.fill("README.md"),
+		os.WriteFile(filepath.Join(p.path, plugin.FolderFile), []byte(run), 0o644))
 }
 
 // unpack writes a folder of the SDK's sources, without tests.

@@ -43,6 +43,7 @@ func pluginRecipe(t *testing.T) string {
 	text := string(b)
 	const settings = `        betas = (0.9, 0.95),
         weight_decay = 0.1,
+        state = state,
     )`
 	from := strings.Index(text, "optim.adamw(")
 	to := strings.Index(text, settings)
@@ -56,6 +57,7 @@ func pluginRecipe(t *testing.T) string {
 def make(**args):
     if which == "built-in":
         return optim.adamw(**args)
+    args.pop("state")
     if which == "mixed":
         return optim.mix([("*.weight", plugin.optimizer("reference-adamw", **args))], rest = optim.adamw(**args))
     return plugin.optimizer(which, **args)
@@ -72,12 +74,13 @@ def loss(batch):`, 1)
 func TestPluginHash(t *testing.T) {
 	recipe := pluginRecipe(t)
 	base := runtimeResult(t, filepath.Join(t.TempDir(), "base"), "exec", recipe, "--threads", "1")
-	for _, c := range []string{
-		"reference-adamw 1 0", "reference-adamw 2 0", "reference-adamw 4 0",
-		"reference-adamw 2 1", "reference-adamw 3 2", "reference-adamw 4 3",
-		"reference-adamw-whole 1 0", "reference-adamw-whole 2 1", "reference-adamw-whole 2 2", "reference-adamw-whole 3 3",
-		"mixed 1 0", "mixed 2 3",
-	} {
+	cases := []string{"reference-adamw 3 2", "reference-adamw-whole 3 3", "mixed 1 0", "mixed 2 3"}
+	for _, ranks := range []int{1, 2, 4} {
+		for zero := range 4 {
+			cases = append(cases, fmt.Sprintf("reference-adamw %d %d", ranks, zero), fmt.Sprintf("reference-adamw-whole %d %d", ranks, zero))
+		}
+	}
+	for _, c := range cases {
 		t.Run(c, func(t *testing.T) {
 			f := strings.Fields(c)
 			dir := filepath.Join(t.TempDir(), "run")
@@ -87,6 +90,28 @@ func TestPluginHash(t *testing.T) {
 			}
 			if left := children(t, dir); len(left) != 0 {
 				t.Errorf("processes %v are still there", left)
+			}
+		})
+	}
+}
+
+// A plugin works on the exact form of parameters under half precision, and on files under offload to disk.
+func TestPluginHalfPrecisionAndDisk(t *testing.T) {
+	recipe := pluginRecipe(t)
+	for _, c := range []struct{ sets, placements string }{
+		{"precision=bf16", "reference-adamw 2 3, mixed 3 2"},
+		{"precision=fp16", "reference-adamw 1 0"},
+		{"precision=bf16 offload=disk", "reference-adamw 2 3, reference-adamw-whole 2 1"},
+	} {
+		t.Run(c.sets, func(t *testing.T) {
+			sets := strings.Fields(c.sets)
+			base := runtimeResult(t, filepath.Join(t.TempDir(), "base"), append([]string{"exec", recipe}, pluginSets(sets...)...)...)
+			for _, p := range strings.Split(c.placements, ", ") {
+				f := strings.Fields(p)
+				r := runtimeResult(t, filepath.Join(t.TempDir(), "run"), append([]string{"exec", recipe}, pluginSets(append(sets[:len(sets):len(sets)], "optimizer="+f[0], "ranks="+f[1], "zero="+f[2])...)...)...)
+				if r.WeightsSHA256 != base.WeightsSHA256 || r.TrainLoss != base.TrainLoss || r.Skipped != base.Skipped {
+					t.Errorf("%s: weights %s, want %s", p, r.WeightsSHA256, base.WeightsSHA256)
+				}
 			}
 		})
 	}

@@ -25,15 +25,17 @@ type display struct {
 	log     zerolog.Logger
 	file    io.Closer
 	bar     string
+	unit    string // what is counted as targets: tokens or samples
 	started time.Time
 	first   int // the first step seen, for the time left
+	resumed bool
 	stepAt  time.Time
 	lineAt  time.Time
 }
 
 // newDisplay shows events on out; file, which may be nil, gets the run's log.
 func newDisplay(out *os.File, file io.WriteCloser, quiet bool) *display {
-	d := &display{out: out, err: io.Discard, tty: term.IsTerminal(int(out.Fd())), started: time.Now(), first: -1}
+	d := &display{out: out, err: io.Discard, unit: "tokens", tty: term.IsTerminal(int(out.Fd())), started: time.Now(), first: -1}
 	d.width = func() int {
 		if w, _, err := term.GetSize(int(out.Fd())); err == nil && w > 0 {
 			return w
@@ -82,6 +84,7 @@ func (d *display) event(e train.Event) {
 		d.print("warning: " + printable(e.Text) + "\n")
 		fmt.Fprintln(d.err, "warning: "+printable(e.Text))
 	default:
+		d.resumed = d.resumed || e.Kind == train.EventResumed
 		d.log.Info().Int("step", e.Step).Msg(e.Text)
 		if e.Kind != train.EventCheckpoint {
 			d.print(printable(e.Text) + "\n")
@@ -111,7 +114,7 @@ func (d *display) step(e train.Event) {
 	m := e.Vals
 	if d.tty {
 		d.draw(bar(int64(e.Step), int64(e.Total), d.width(), fmt.Sprintf("%d/%d ", e.Step, e.Total),
-			fmt.Sprintf(" loss %.3f  lr %.2e  %s tokens/s  %s", m["loss"], m["lr"], short(m["tokens_per_s"]), left)))
+			fmt.Sprintf(" loss %.3f  lr %.2e  %s %s/s  %s", m["loss"], m["lr"], short(m["tokens_per_s"]), d.unit, left)))
 		return
 	}
 	if now.Sub(d.lineAt) < 2*time.Second && e.Step != e.Total && e.Step != d.first {
@@ -119,7 +122,7 @@ func (d *display) step(e train.Event) {
 	}
 	d.lineAt = now
 	d.log.Info().Str("step", fmt.Sprintf("%d/%d", e.Step, e.Total)).Float64("loss", round(m["loss"], 4)).Float64("lr", round(m["lr"], 8)).
-		Float64("grad_norm", round(m["grad_norm"], 4)).Float64("tokens_per_s", round(m["tokens_per_s"], 0)).Str("left", strings.TrimSuffix(left, " left")).Msg("step")
+		Float64("grad_norm", round(m["grad_norm"], 4)).Float64(d.unit+"_per_s", round(m["tokens_per_s"], 0)).Str("left", strings.TrimSuffix(left, " left")).Msg("step")
 }
 
 // draw replaces the bar's line.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,6 +12,8 @@ import (
 	"time"
 
 	"starling/core/checkpoint"
+	"starling/core/plugin"
+	"starling/core/recipe"
 	"starling/core/train"
 )
 
@@ -21,9 +24,13 @@ type runRecord struct {
 	Ranks   int           `json:"ranks"`
 	Threads int           `json:"threads,omitempty"`
 	Digest  string        `json:"recipe_digest"`
-	Started time.Time     `json:"started"`
-	Version string        `json:"version"`
-	Set     []string      `json:"set,omitempty"`
+	// Plugins are the optimizer plugins with which the run began.
+	Plugins plugin.Versions `json:"plugins,omitempty"`
+	Started time.Time       `json:"started"`
+	Version string          `json:"version"`
+	Set     []string        `json:"set,omitempty"`
+	// Reduction is how gradients were summed over the ranks, where that was not in the canonical order.
+	Reduction string `json:"reduction,omitempty"`
 }
 
 // recordParam is a param with its value as text, which holds every float.
@@ -143,7 +150,10 @@ func mergeSets(own, over []string) []string {
 
 // writeRun records what is run: run.json and a copy of the recipe.
 func writeRun(dir string, spec *train.Spec, digest string, o execOptions) error {
-	r := runRecord{Recipe: spec.Recipe, Ranks: spec.Mesh.Data, Threads: o.threads, Digest: digest, Started: time.Now(), Version: version, Set: o.set}
+	r := runRecord{Recipe: spec.Recipe, Ranks: spec.Mesh.Data, Threads: o.threads, Digest: digest, Plugins: plugin.VersionsOf(spec.Optimizer), Started: time.Now(), Version: version, Set: o.set}
+	if m := spec.Mesh.Reduction; m != train.ReductionCanonical {
+		r.Reduction = m
+	}
 	for _, p := range spec.Params {
 		r.Params = append(r.Params, recordParam{p.Name, fmt.Sprint(p.Value), p.Help})
 	}
@@ -167,6 +177,42 @@ func writeRun(dir string, spec *train.Spec, digest string, o execOptions) error 
 		return fmt.Errorf("run folder: %w", err)
 	}
 	return nil
+}
+
+// began reports whether the run of this record may be gone on with under a recipe's digest. Optimizer plugins may be of other versions: whether
+// they can go on with the state is the checkpoint's to say.
+func (r *runRecord) began(spec *train.Spec, digest string) bool {
+	if r.Digest == digest {
+		return true
+	}
+	if len(r.Plugins.Changed(plugin.VersionsOf(spec.Optimizer))) == 0 {
+		return false
+	}
+	as, err := recipe.DigestAs(spec, r.Plugins)
+	return err == nil && as == r.Digest
+}
+
+// differs says what makes a run another than the one of this record, as far as the folder's files tell.
+func (r *runRecord) differs(dir string, spec *train.Spec) string {
+	was := map[string]string{}
+	for _, p := range r.Params {
+		was[p.Name] = p.Value
+	}
+	var changed []string
+	for _, p := range spec.Params {
+		if before, had := was[p.Name]; had && !p.Placement && before != fmt.Sprint(p.Value) {
+			changed = append(changed, fmt.Sprintf("%s was %s and is now %v", p.Name, plugin.Quoted(before), p.Value))
+		}
+	}
+	old, err := os.ReadFile(filepath.Join(dir, "recipe.star"))
+	source, now := os.ReadFile(spec.Recipe)
+	if err == nil && now == nil && !bytes.Equal(old, source) {
+		changed = append(changed, spec.Recipe+" was changed")
+	}
+	if len(changed) == 0 {
+		return "a file that the recipe loads, or what this version makes of it, was changed"
+	}
+	return strings.Join(changed, ", ")
 }
 
 // readRun reads the record of a run folder.

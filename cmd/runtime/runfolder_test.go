@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"starling/core/plugin"
 )
 
 // fakeRun makes the folder of a run by hand, with a committed checkpoint or without.
@@ -60,8 +62,8 @@ func TestMergeSets(t *testing.T) {
 
 func TestWordsAreQuotedForTheShell(t *testing.T) {
 	for in, want := range map[string]string{"a=1.5": "a=1.5", "a=x y": "'a=x y'", "it's": `'it'\''s'`, "": "''", "$HOME": "'$HOME'"} {
-		if got := quoted(in); got != want {
-			t.Errorf("quoted(%q) = %s, want %s", in, got, want)
+		if got := plugin.Quoted(in); got != want {
+			t.Errorf("Quoted(%q) = %s, want %s", in, got, want)
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -28,7 +29,9 @@ type Config struct {
 	// host may be. (Launch only.)
 	Listen string
 	// Transport says how the ranks move data: TransportShared through memory that the ranks of a host share, TransportUnix
-	// or TransportTCP through their connections; TransportAuto, the default, through shared memory where it can be had.
+	// or TransportTCP through their connections, TransportMPI by MPI between hosts; TransportAuto, the default, through shared memory
+	// where it can be had, and by MPI between hosts where there are both MPI and a network with remote access to memory. What
+	// goes by MPI is not encrypted: with TLS on it is refused, and not taken by itself.
 	// Left empty beside a TCP Listen it means TCP. (Launch only.)
 	Transport string
 	// TLS says whether connections over TCP are encrypted (TLS 1.3, both sides with certificates of an authority that the
@@ -39,6 +42,17 @@ type Config struct {
 	// several hosts are added inside each first. Names given here are believed, so that several hosts can be rehearsed on one
 	// machine. (Launch only.)
 	Hosts []string
+	// Places says for each rank where it runs, where it listens and how it is started there, as a cluster file gives it
+	// (ReadHosts); by default all are started here. (Launch only.)
+	Places []Place
+	// Rendezvous, if set, starts rank 0 alone: the others are started by something else and come by themselves (Attend).
+	// Which of them gets which rank is decided here, so that the ranks of a host are neighbours. (Launch only.)
+	Rendezvous *Rendezvous
+	// Payload is handed to each worker before it joins (Seat.Payload). It may be secret. (Launch only.)
+	Payload []byte
+	// Serve answers what a worker asks for before it joins (Seat.Fetch): it writes the answer, or returns an error that the worker is
+	// told. Several workers may ask at one time. (Launch only.)
+	Serve func(w io.Writer, request []byte) error
 	// Stdout and Stderr receive the workers' output line by line, each line headed "[rank 1] "; nil drops stdout and
 	// passes stderr to this process's. The end of stderr is kept for the error. (Launch only.)
 	Stdout, Stderr io.Writer
@@ -58,7 +72,7 @@ type Config struct {
 	// Stop, when closed, asks for a graceful stop, as a first signal does.
 	Stop <-chan struct{}
 
-	// JoinTimeout bounds the time until all ranks are connected (default 60 s).
+	// JoinTimeout bounds the time until all ranks are connected (default 60 s, with a Rendezvous 10 minutes).
 	JoinTimeout time.Duration
 	// Silence is how long a worker may give no sign of life, to the launcher or to another worker (default 60 s); workers
 	// send one every second.
@@ -80,6 +94,14 @@ func (c Config) Validate() error {
 	if len(c.Hosts) != 0 && len(c.Hosts) != c.Ranks {
 		return fmt.Errorf("cluster: %d host names for %d ranks", len(c.Hosts), c.Ranks)
 	}
+	if len(c.Places) != 0 && len(c.Places) != c.Ranks {
+		return fmt.Errorf("cluster: %d places for %d ranks", len(c.Places), c.Ranks)
+	}
+	if r := c.Rendezvous; r != nil {
+		if err := r.validate(); err != nil {
+			return err
+		}
+	}
 	listen, _, err := c.transport()
 	if err != nil {
 		return err
@@ -89,6 +111,14 @@ func (c Config) Validate() error {
 	}
 	_, err = listenAddress(listen, "", c.Ranks-1)
 	return err
+}
+
+// place returns where rank runs.
+func (c Config) place(rank int) Place {
+	if len(c.Places) == 0 {
+		return Place{}
+	}
+	return c.Places[rank]
 }
 
 // The values of Config.TLS.
@@ -105,7 +135,7 @@ func (c Config) encrypted(listen string) (bool, error) {
 	case EncryptionOff:
 		return false, nil
 	case "":
-		return strings.HasPrefix(listen, "tcp:") && CheckInterface(listen, 2) == nil, nil
+		return c.remote() || strings.HasPrefix(listen, "tcp:") && CheckInterface(listen, 2) == nil, nil
 	}
 	return false, fmt.Errorf("cluster: TLS %q; choose on or off", c.TLS)
 }
@@ -116,15 +146,27 @@ const (
 	TransportShared = "shm"
 	TransportUnix   = "unix"
 	TransportTCP    = "tcp"
+	TransportMPI    = "mpi"
 )
 
 // transport returns where the ranks listen and whether they share memory.
 func (c Config) transport() (listen string, share comm.Sharing, err error) {
+	mpi := c.Rendezvous != nil && c.Rendezvous.MPI
 	switch {
-	case c.Transport == "" && (c.Listen == "" || len(c.Hosts) > 0), c.Transport == TransportAuto:
+	case c.Transport == TransportMPI && !mpi:
+		return "", 0, errors.New("cluster: transport mpi, and no mpirun or srun with MPI has started the ranks")
+	case c.Transport == TransportMPI && c.TLS == EncryptionOn:
+		return "", 0, errors.New("cluster: transport mpi with TLS on: what goes by MPI is not encrypted; choose transport tcp, or leave TLS out where the network is trusted")
+	case c.Transport == TransportMPI && !comm.MPIBuilt:
+		return "", 0, errors.New("cluster: transport mpi, and this program was built without it; build it with CGO_ENABLED=1 go build -tags mpi where mpicc is installed")
+	case c.Transport == TransportMPI, (c.Transport == "" || c.Transport == TransportAuto) && mpi && comm.MPIBuilt && c.TLS != EncryptionOn && len(comm.RemoteMemoryDevices("/sys")) > 0:
+		return c.Listen, comm.ShareMPI, nil
+	case c.Transport == "" && (c.Listen == "" || len(c.Hosts) > 0 || c.remote()), c.Transport == TransportAuto:
 		return c.Listen, comm.ShareAuto, nil
 	case c.Transport == TransportShared && c.Ranks > 1:
 		return c.Listen, comm.ShareAlways, nil
+	case c.Transport == TransportTCP && c.Listen == "" && c.remote():
+		return autoListen, comm.ShareNever, nil
 	case c.Transport == TransportTCP && c.Listen == "":
 		return "tcp:127.0.0.1:0", comm.ShareNever, nil
 	case c.Transport == TransportUnix && c.Listen != "":
@@ -132,7 +174,7 @@ func (c Config) transport() (listen string, share comm.Sharing, err error) {
 	case slices.Contains([]string{"", TransportShared, TransportUnix, TransportTCP}, c.Transport):
 		return c.Listen, comm.ShareNever, nil
 	}
-	return "", 0, fmt.Errorf("cluster: transport %q; choose auto, shm, unix or tcp", c.Transport)
+	return "", 0, fmt.Errorf("cluster: transport %q; choose auto, shm, unix, tcp or mpi", c.Transport)
 }
 
 func (c Config) withDefaults() Config {
@@ -140,6 +182,9 @@ func (c Config) withDefaults() Config {
 		if *d == 0 {
 			*d = v
 		}
+	}
+	if c.Rendezvous != nil {
+		def(&c.JoinTimeout, defaultPatience)
 	}
 	def(&c.JoinTimeout, 60*time.Second)
 	def(&c.Silence, 60*time.Second)
@@ -158,10 +203,16 @@ func listenAddress(listen, dir string, rank int) (string, error) {
 	}
 	rest, ok := strings.CutPrefix(listen, "tcp:")
 	host, port, err := net.SplitHostPort(rest)
+	if _, _, isRange := strings.Cut(port, "-"); ok && err == nil && isRange {
+		if _, _, err := comm.PortRange(port); err != nil {
+			return "", fmt.Errorf("cluster: bad listen address %q: %w", listen, err)
+		}
+		return listen, nil
+	}
 	n, convErr := strconv.Atoi(port)
 	switch {
 	case !ok || err != nil || convErr != nil || n < 0:
-		return "", fmt.Errorf("cluster: bad listen address %q: want tcp:host:port, or nothing for Unix sockets", listen)
+		return "", fmt.Errorf("cluster: bad listen address %q: want tcp:host:port or tcp:host:first-last, or nothing for Unix sockets", listen)
 	case n > 0 && n+rank > 65535:
 		return "", fmt.Errorf("cluster: rank %d would listen on port %d, past 65535; choose a lower port than %d", rank, n+rank, n)
 	case n > 0:

@@ -1,6 +1,6 @@
 // Package cluster starts the ranks of a job, brings them together and ends them together.
 //
-// Launch starts one worker process per rank on this machine; in the worker, Join connects it to the launcher and to the
+// Launch starts one worker process per rank, on this machine or others; in the worker, Join connects it to the launcher and to the
 // other ranks and returns a Worker. InProcess runs ranks as goroutines with the same Worker, so that a trainer is written
 // once:
 //
@@ -12,11 +12,12 @@
 //
 // # How a job comes together
 //
-// Each worker inherits one end of a socket pair, its control connection: the job's secret comes through it (so it is on no
-// command line, in no environment and in no log), and its end of file tells either side that the other is gone. A worker
-// opens its listener, announces the address, receives the table of all addresses, connects the mesh (core/comm) and goes
-// on when all ranks have. Addresses are strings, so nothing here depends on the ranks being on one machine but Launch
-// itself.
+// Each worker has a control connection to the launcher: an inherited end of a socket pair; the standard input and output of
+// a remote shell (Config.Places, a cluster file); or, for a process that srun, mpirun or Kubernetes has started
+// (Environment, Attend), an encrypted connection to the rendezvous (Config.Rendezvous), whose keys are derived from the secret that
+// such processes share. The run's own secret and credentials come through it (so they are on no command line, in no environment
+// and in no log), and its end tells either side that the other is gone. A worker takes its seat (Seat), opens its listener, announces
+// the address, receives the table of all addresses, connects the mesh (core/comm) and goes on when all ranks have.
 //
 // # How it ends
 //

@@ -67,8 +67,8 @@ var ErrLauncherGone = errors.New("cluster: the launcher has ended; this rank end
 // ErrStopped is the reason of a job that was killed on request: by a second signal, or because it did not stop in time.
 var ErrStopped = errors.New("cluster: the job was stopped before it could end in order")
 
-// blamed returns the ranks, self left out, that err holds responsible: those are the ones to look for, and a rank that
-// blames others did not fail first.
+// blamed returns the ranks that err holds responsible: those are the ones to look for, and a rank that blames others did not
+// fail first. Self is among them only by a report that all ranks make alike, which the others may still be about to make.
 func blamed(self int, err error) []int {
 	var (
 		stall    *comm.StallError
@@ -87,7 +87,7 @@ func blamed(self int, err error) []int {
 	case errors.As(err, &stall):
 		out = append(slices.Clone(stall.Missing), stall.Waiting...)
 	case errors.As(err, &mismatch):
-		out = []int{mismatch.Rank, mismatch.Peer}
+		return mismatch.Differ()
 	case errors.As(err, &lost):
 		out = []int{lost.Rank}
 	case errors.As(err, &abort):

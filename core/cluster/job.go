@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -11,7 +12,8 @@ import (
 //
 //	forming → running → ended            all ranks done
 //	   any → failing → ended             a rank failed: the others are told, get Grace, and are killed
-//	   any → stopping → ended | failing  a stop was requested: the ranks end by themselves within StopGrace
+//	   any → stopping → ended | failing  a stop was requested: the ranks end by themselves within StopGrace; while ranks are
+//	                                     still awaited there is nothing to end in order, and the job is abandoned
 //
 // The first failure is not always the first event. A rank that dies breaks its connections, and a peer's report of that
 // may come before the death itself: a report that blames other ranks is held as a suspicion for a moment, in which a
@@ -25,7 +27,7 @@ type job struct {
 	stopped bool      // a graceful stop was requested
 	failure *RankError
 	reason  string     // why the job was abandoned, where no rank is to blame
-	suspect *RankError // a report that blames others
+	suspect *RankError // a report that blames others, or that others are to make too
 	until   time.Time  // when the suspicion becomes the failure
 	orders  []order
 }
@@ -44,7 +46,10 @@ const settle = time.Second
 // member is what the launcher knows of a rank.
 type member struct {
 	pid       int
+	awaited   bool // something else starts it, and it has no place yet
+	here      bool // it has come, and waits for the others
 	addr      string
+	machine   string // where it really runs
 	connected bool
 	done      bool
 	doneAt    time.Time
@@ -108,11 +113,17 @@ func (j *job) message(rank int, m message, now time.Time) {
 	r.heard = now
 	switch m.Kind {
 	case kindListening:
-		r.addr = m.Text
+		r.addr, r.machine = m.Text, m.Machine
 		if all(j.ranks, func(r member) bool { return r.addr != "" }) {
 			addrs := make([]string, len(j.ranks))
 			for i := range j.ranks {
 				addrs[i] = j.ranks[i].addr
+			}
+			if rank, err := j.unreachable(); err != nil {
+				e := j.errorOf(rank, "cannot be reached")
+				e.Detail = err.Error()
+				j.fail(e, now)
+				return
 			}
 			j.tell(message{Kind: kindPeers, Addrs: addrs})
 		}
@@ -135,19 +146,42 @@ func (j *job) message(rank int, m message, now time.Time) {
 	}
 }
 
+// unreachable returns a rank that listens where those of other machines cannot come.
+func (j *job) unreachable() (rank int, err error) {
+	machines := map[string]bool{}
+	for _, r := range j.ranks {
+		machines[r.machine] = true
+	}
+	for rank, r := range j.ranks {
+		if err := CheckInterface(r.addr, len(machines)); err != nil {
+			return rank, err
+		}
+	}
+	return 0, nil
+}
+
+// arrived records that a rank that something else started has come, and takes its first message.
+func (j *job) arrived(rank int, m message, now time.Time) {
+	r := &j.ranks[rank]
+	r.awaited, r.pid, r.heard = false, cmp.Or(m.PID, r.pid), now
+	if j.phase == failing { // what the others were told
+		j.orders = append(j.orders, order{rank: rank, msg: j.farewell()})
+	}
+}
+
 // report takes a rank's own account of its failure.
 func (j *job) report(rank int, m message, now time.Time) {
 	blame := slices.DeleteFunc(slices.Clone(m.Blame), func(r int) bool { return r < 0 || r >= len(j.ranks) || r == rank })
-	if len(blame) == 0 {
-		e := j.errorOf(rank, "failed")
-		e.Detail = clip(m.Text)
-		j.fail(e, now)
-		return
+	e := j.errorOf(rank, "failed")
+	if len(blame) > 0 {
+		e = j.errorOf(blame[0], fmt.Sprintf("is blamed by rank %d", rank))
 	}
-	if j.suspect == nil && j.phase != failing {
-		j.suspect = j.errorOf(blame[0], fmt.Sprintf("is blamed by rank %d", rank))
-		j.suspect.Detail = clip(m.Text)
-		j.until = now.Add(settle)
+	e.Detail = clip(m.Text)
+	switch {
+	case len(m.Blame) == 0:
+		j.fail(e, now)
+	case j.suspect == nil && j.phase != failing:
+		j.suspect, j.until = e, now.Add(settle)
 	}
 }
 
@@ -164,6 +198,7 @@ func (j *job) exited(rank int, cause string, now time.Time) {
 	r.exited = true
 	switch {
 	case j.phase == failing || r.reported:
+	case r.done && cause == lostGuest: // all that is seen of its end
 	case cause != "":
 		j.fail(j.errorOf(rank, cause), now)
 	case !r.done && !j.stopped:
@@ -180,6 +215,10 @@ func (j *job) stop(now time.Time) {
 		return
 	}
 	j.stopped = true
+	if !all(j.ranks, func(r member) bool { return !r.awaited }) {
+		j.abandon("a stop was asked for before all ranks had come", now)
+		return
+	}
 	j.since = now
 	j.tell(message{Kind: kindStop})
 }
@@ -191,7 +230,7 @@ func (j *job) fail(e *RankError, now time.Time) {
 	}
 	j.failure = e
 	j.phase, j.since = failing, now
-	j.tell(message{Kind: kindFail, Rank: e.Rank, Text: e.headline()})
+	j.tell(j.farewell())
 }
 
 // abandon ends the job on the launcher's own account: no rank is to blame.
@@ -199,8 +238,16 @@ func (j *job) abandon(reason string, now time.Time) {
 	if j.phase != failing {
 		j.phase, j.since = failing, now
 		j.reason = reason
-		j.tell(message{Kind: kindFail, Rank: -1, Text: "cluster: " + reason})
+		j.tell(j.farewell())
 	}
+}
+
+// farewell tells ranks why a failing job ends.
+func (j *job) farewell() message {
+	if j.failure != nil {
+		return message{Kind: kindFail, Rank: j.failure.Rank, Text: j.failure.headline()}
+	}
+	return message{Kind: kindFail, Rank: -1, Text: "cluster: " + j.reason}
 }
 
 // errorOf describes the failure of a rank as of now.
@@ -225,7 +272,7 @@ func (j *job) tick(now time.Time) {
 	for r := range j.ranks {
 		m := &j.ranks[r]
 		switch {
-		case m.exited:
+		case m.exited, m.awaited:
 		case m.done && now.Sub(m.doneAt) >= j.cfg.StopGrace:
 			j.fail(j.errorOf(r, fmt.Sprintf("did not end within %v of its result", j.cfg.StopGrace)), now)
 			return
@@ -244,6 +291,12 @@ func (j *job) tick(now time.Time) {
 	case j.stopped && now.Sub(j.since) >= j.cfg.StopGrace:
 		j.abandon(fmt.Sprintf("the job did not stop within %v", j.cfg.StopGrace), now)
 	case j.phase == forming && !j.stopped && now.Sub(j.since) >= j.cfg.JoinTimeout:
+		for r, m := range j.ranks { // whoever has come waits for those who have not
+			if m.awaited && !m.here {
+				j.fail(j.errorOf(r, fmt.Sprintf("did not join the job within %v", j.cfg.JoinTimeout)), now)
+				return
+			}
+		}
 		for r, m := range j.ranks {
 			if m.addr == "" {
 				j.fail(j.errorOf(r, fmt.Sprintf("did not join the job within %v", j.cfg.JoinTimeout)), now)
@@ -275,7 +328,7 @@ func (j *job) next() time.Time {
 	}
 	for _, m := range j.ranks {
 		switch {
-		case m.exited:
+		case m.exited, m.awaited:
 		case m.done:
 			by(m.doneAt.Add(j.cfg.StopGrace))
 		default:

@@ -168,7 +168,7 @@ func TestBlamed(t *testing.T) {
 		"[2]":   wrap(&comm.PeerError{Rank: 2, Cause: comm.ErrLeft}),
 		"[1 3]": wrap(&comm.StallError{Missing: []int{1, 3}}),
 		"[4]":   wrap(&comm.StallError{Waiting: []int{4}}),
-		"[5]":   wrap(&comm.MismatchError{Rank: 0, Peer: 5}),
+		"[0 5]": wrap(&comm.MismatchError{Calls: []comm.RanksCall{{Ranks: []int{0, 5}}, {Ranks: []int{1, 2, 3}}}}), // all say the same
 		"[6]":   wrap(&comm.AbortError{Rank: 6}),
 		"[7]":   wrap(&failedElsewhere{rank: 7}),
 	} {
@@ -205,7 +205,7 @@ func TestConfig(t *testing.T) {
 		{Config{Ranks: 2, Grace: -1}, "negative"},
 		{Config{Ranks: 2, Listen: "127.0.0.1:29500"}, "tcp:host:port"},
 		{Config{Ranks: 2, Hosts: []string{"a"}}, "1 host names for 2 ranks"},
-		{Config{Ranks: 2, Transport: "rdma"}, "choose auto, shm, unix or tcp"},
+		{Config{Ranks: 2, Transport: "rdma"}, "choose auto, shm, unix, tcp or mpi"},
 		{Config{Ranks: 2, Transport: "unix", Listen: "tcp:127.0.0.1:0"}, "leave one of the two out"},
 		{Config{Ranks: 1, Transport: "shm"}, ""},
 		{Config{Ranks: 2, Transport: "shm", Listen: "tcp:127.0.0.1:0"}, ""},

@@ -4,21 +4,17 @@ package cluster
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
-
-	"starling/core/comm"
 )
 
 // Launch starts one worker process per rank on this machine and sees the job to its end: it returns the ranks' results
@@ -34,20 +30,6 @@ func Launch(ctx context.Context, cfg Config) ([][]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	credentials := make([]*comm.Credentials, cfg.Ranks)
-	if on, err := cfg.encrypted(listen); err != nil {
-		return nil, err
-	} else if on {
-		a, err := comm.NewAuthority()
-		if err != nil {
-			return nil, err
-		}
-		for r := range credentials {
-			if credentials[r], err = a.Issue(r); err != nil {
-				return nil, err
-			}
-		}
-	}
 	dir, err := socketDir()
 	if err != nil {
 		return nil, err
@@ -60,22 +42,30 @@ func Launch(ctx context.Context, cfg Config) ([][]byte, error) {
 			onReady()
 		}
 	}
-	secret := make([]byte, 32)
-	_, _ = rand.Read(secret) // never fails
-
 	l := &launcher{cfg: cfg, workers: make([]*process, cfg.Ranks), events: make(chan event), over: make(chan struct{})}
 	j := newJob(cfg, time.Now())
+	w, err := newWelcomer(cfg, listen, share, dir)
+	if err != nil {
+		return nil, err
+	}
 	starts, release := make(chan int), make(chan struct{})
 	started := make(chan error)
 	go l.starter(starts, started, release)
 	defer close(release)
-	for r := range cfg.Ranks {
-		at, err := listenAddress(listen, dir, r)
-		if err == nil {
-			starts <- r
-			err = <-started
+	here := cfg.Ranks
+	closeDoor := func() {}
+	if cfg.Rendezvous != nil {
+		here = 1
+		if closeDoor, err = l.meet(w); err != nil {
+			return nil, err
 		}
-		if err != nil {
+		for r := range j.ranks {
+			j.ranks[r].awaited, j.ranks[r].here = true, r == 0
+		}
+	}
+	for r := range here {
+		starts <- r
+		if err = <-started; err != nil {
 			j.fail(&RankError{Rank: r, Cause: "could not be started", Detail: err.Error()}, time.Now())
 			for k := r; k < cfg.Ranks; k++ {
 				j.ranks[k].exited = true
@@ -87,26 +77,23 @@ func Launch(ctx context.Context, cfg Config) ([][]byte, error) {
 		if cfg.OnStart != nil {
 			cfg.OnStart(r, pid)
 		}
-		welcome := message{Kind: kindWelcome, Rank: r, World: cfg.Ranks, Secret: secret, Listen: at, Share: share, Silence: cfg.Silence, Credentials: credentials[r]}
-		if len(cfg.Hosts) > 0 {
-			welcome.Host = cfg.Hosts[r]
+		if cfg.Rendezvous == nil {
+			l.send(r, w.welcome(r))
 		}
-		l.send(r, welcome)
 	}
 	for _, o := range j.take() {
 		l.send(o.rank, o.msg)
 	}
 	supervise(ctx, j, l.events, l)
 	close(l.over)
-	for _, p := range l.workers {
-		if p != nil {
-			p.hangUp()
-		}
+	closeDoor()
+	for _, p := range l.all() {
+		p.hangUp()
 	}
 	l.wg.Wait()
 	results, err := j.outcome(ctx)
 	var first *RankError
-	if errors.As(err, &first) && l.workers[first.Rank] != nil {
+	if errors.As(err, &first) && l.workers[first.Rank] != nil && l.workers[first.Rank].tail != nil {
 		first.Stderr = l.workers[first.Rank].tail.String()
 	}
 	return results, err
@@ -129,7 +116,8 @@ func socketDir() (string, error) {
 // launcher carries out a job's orders on processes.
 type launcher struct {
 	cfg     Config
-	workers []*process
+	mu      sync.Mutex
+	workers []*process // nil: not here yet
 	events  chan event
 	over    chan struct{} // nobody takes events any more
 	output  sync.Mutex    // lines of several workers do not mix
@@ -138,19 +126,34 @@ type launcher struct {
 
 // process is one worker.
 type process struct {
-	cmd  *exec.Cmd
+	cmd  *exec.Cmd // nil: something else has started it
 	ctl  *control
 	out  chan message // to be sent
-	tail *tailWriter
+	tail *tailWriter  // of what was started here
+	gone chan struct{}
 	once sync.Once
 }
 
 // hangUp closes the control connection.
 func (p *process) hangUp() {
 	p.once.Do(func() {
-		close(p.out)
+		close(p.gone)
 		_ = p.ctl.conn.Close()
 	})
+}
+
+// worker returns the process of a rank, or nil.
+func (l *launcher) worker(rank int) *process {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.workers[rank]
+}
+
+// all returns the processes that are here.
+func (l *launcher) all() []*process {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(l.workers), func(p *process) bool { return p == nil })
 }
 
 // starter starts processes from one OS thread that lives as long as they do: the signal that Linux sends to children
@@ -178,12 +181,22 @@ func (l *launcher) start(rank int) error {
 		return err
 	}
 	defer theirs.Close()
-	fd := 3 + len(cmd.ExtraFiles)
-	cmd.ExtraFiles = append(cmd.ExtraFiles, theirs)
+	place := l.cfg.place(rank)
+	remote := place.Start
 	if cmd.Env == nil {
 		cmd.Env = os.Environ()
 	}
-	cmd.Env = append(cmd.Env, envRank+"="+strconv.Itoa(rank), envWorld+"="+strconv.Itoa(l.cfg.Ranks), envControl+"=fd:"+strconv.Itoa(fd))
+	if len(remote) > 0 {
+		// Files and environment do not travel: what there is to say goes through the shell's own pipes.
+		if cmd, err = throughShell(place, cmd); err != nil {
+			return err
+		}
+		cmd.Stdin, cmd.Stdout = theirs, theirs
+	} else {
+		fd := 3 + len(cmd.ExtraFiles)
+		cmd.ExtraFiles = append(cmd.ExtraFiles, theirs)
+		cmd.Env = append(cmd.Env, envRank+"="+strconv.Itoa(rank), envWorld+"="+strconv.Itoa(l.cfg.Ranks), envControl+"=fd:"+strconv.Itoa(fd))
+	}
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}
 	}
@@ -191,7 +204,8 @@ func (l *launcher) start(rank int) error {
 	dieWithParent(cmd.SysProcAttr)
 	cmd.WaitDelay = 2 * time.Second
 
-	p := &process{cmd: cmd, ctl: &control{conn: ours}, out: make(chan message, 16), tail: &tailWriter{}}
+	p := newProcess(ours)
+	p.cmd, p.tail = cmd, &tailWriter{}
 	stderr := l.cfg.Stderr
 	if stderr == nil {
 		stderr = os.Stderr
@@ -209,19 +223,15 @@ func (l *launcher) start(rank int) error {
 		_ = ours.Close()
 		return err
 	}
+	l.mu.Lock()
 	l.workers[rank] = p
+	l.mu.Unlock()
 	spoken := make(chan struct{})
 	l.wg.Go(func() {
 		defer close(spoken)
 		l.read(rank, p)
 	})
-	l.wg.Go(func() {
-		for m := range p.out {
-			if err := p.ctl.send(m); err != nil {
-				return // its death or silence is noticed elsewhere
-			}
-		}
-	})
+	l.wg.Go(func() { p.write(len(remote) > 0) })
 	l.wg.Go(func() {
 		cause := exitCause(cmd.Wait())
 		errLines.flush()
@@ -264,13 +274,16 @@ func (l *launcher) read(rank int, p *process) {
 			l.post(event{rank: rank, kind: hungUp})
 			return
 		}
+		if m.Kind == kindAsk {
+			l.wg.Go(func() { serve(p.ctl, l.cfg.Serve, m.Data) })
+		}
 		l.post(event{rank: rank, kind: said, msg: m})
 	}
 }
 
 // send queues a message. A worker is sent a handful in its life; one that does not take them is not alive.
 func (l *launcher) send(rank int, m message) {
-	if p := l.workers[rank]; p != nil {
+	if p := l.worker(rank); p != nil {
 		select {
 		case p.out <- m:
 		default:
@@ -279,9 +292,41 @@ func (l *launcher) send(rank int, m message) {
 }
 
 func (l *launcher) kill(rank int) {
-	if p := l.workers[rank]; p != nil {
+	p := l.worker(rank)
+	switch {
+	case p == nil: // it has never come
+		go l.post(event{rank: rank, kind: exited})
+	case p.cmd == nil: // all that can be done from here; it ends itself
+		p.hangUp()
+	default:
 		_ = p.cmd.Process.Kill()
 		l.killGroup(p)
+	}
+}
+
+func newProcess(conn controlConn) *process {
+	return &process{ctl: &control{conn: conn}, out: make(chan message, 64), gone: make(chan struct{})}
+}
+
+// write sends what is queued, and over a network a sign of life every second.
+func (p *process) write(beats bool) {
+	var tick <-chan time.Time
+	if beats {
+		t := time.NewTicker(time.Second)
+		defer t.Stop()
+		tick = t.C
+	}
+	for {
+		m := message{Kind: kindBeat}
+		select {
+		case m = <-p.out:
+		case <-tick:
+		case <-p.gone:
+			return
+		}
+		if err := p.ctl.send(m); err != nil {
+			return // its death or silence is noticed elsewhere
+		}
 	}
 }
 
@@ -303,52 +348,4 @@ func exitCause(err error) string {
 		return fmt.Sprintf("was killed by signal %d (%v)", s.Signal(), s.Signal())
 	}
 	return fmt.Sprintf("exited with code %d", exit.ExitCode())
-}
-
-// controlPair returns the two ends of a control connection.
-func controlPair() (ours net.Conn, theirs *os.File, err error) {
-	fds, err := socketPair()
-	if err != nil {
-		return nil, nil, fmt.Errorf("cluster: no control connection: %w", err)
-	}
-	mine := os.NewFile(uintptr(fds[0]), "control")
-	theirs = os.NewFile(uintptr(fds[1]), "control")
-	ours, err = net.FileConn(mine)
-	_ = mine.Close()
-	if err != nil {
-		_ = theirs.Close()
-		return nil, nil, fmt.Errorf("cluster: no control connection: %w", err)
-	}
-	return ours, theirs, nil
-}
-
-// socketPair makes a socket pair that no other child inherits.
-func socketPair() ([2]int, error) {
-	syscall.ForkLock.RLock()
-	defer syscall.ForkLock.RUnlock()
-	fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM, 0)
-	if err == nil {
-		syscall.CloseOnExec(fds[0])
-		syscall.CloseOnExec(fds[1])
-	}
-	return fds, err
-}
-
-// inheritedControl opens the control connection that the launcher left to this process.
-func inheritedControl() (net.Conn, error) {
-	addr := os.Getenv(envControl)
-	n, ok := strings.CutPrefix(addr, "fd:")
-	fd, err := strconv.Atoi(n)
-	if !ok || err != nil || fd < 3 {
-		return nil, fmt.Errorf("cluster: %s is %q: this process was not started by a launcher, or has joined already", envControl, addr)
-	}
-	_ = os.Unsetenv(envControl) // not for this process's own children
-	syscall.CloseOnExec(fd)
-	f := os.NewFile(uintptr(fd), "control")
-	defer f.Close()
-	conn, err := net.FileConn(f)
-	if err != nil {
-		return nil, fmt.Errorf("cluster: the launcher's control connection: %w", err)
-	}
-	return conn, nil
 }

@@ -5,7 +5,7 @@ package cluster
 import (
 	"context"
 	"errors"
-	"net"
+	"io/fs"
 )
 
 var errNoLaunch = errors.New("cluster: worker processes need a Unix system; run the ranks in process")
@@ -13,4 +13,7 @@ var errNoLaunch = errors.New("cluster: worker processes need a Unix system; run 
 // Launch is not available on this system.
 func Launch(context.Context, Config) ([][]byte, error) { return nil, errNoLaunch }
 
-func inheritedControl() (net.Conn, error) { return nil, errNoLaunch }
+func inheritedControl() (controlConn, error) { return nil, errNoLaunch }
+
+// readableByOthers: the mode of a file does not say who may read it on this system.
+func readableByOthers(fs.FileInfo) fs.FileMode { return 0 }

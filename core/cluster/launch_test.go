@@ -69,7 +69,23 @@ func workerPart(part string) {
 	if part == "digest" && victim() {
 		join.Digest = "other"
 	}
-	w, err := Join(ctx, join)
+	seat, number := (*Seat)(nil), -1
+	start, err := Environment(os.Getenv)
+	check(err)
+	if start != nil && !IsWorker() {
+		secret, err := TakeSecret()
+		check(err)
+		number = start.Number
+		seat, err = Attend(ctx, Attendance{Number: start.Number, World: start.World, Address: start.Address, Secret: secret, Host: os.Getenv("STARLING_HOST"), Patience: 15 * time.Second})
+		check(err)
+	} else {
+		seat, err = Enter(ctx)
+		check(err)
+	}
+	if part == "fetch" {
+		fetchPart(ctx, seat, check)
+	}
+	w, err := seat.Join(join)
 	check(err)
 	ranks := make([]int, w.World())
 	for i := range ranks {
@@ -118,13 +134,21 @@ func workerPart(part string) {
 		}
 	}
 	check(g.Close())
-	check(w.Done(fmt.Appendf(nil, "rank %d of %d stopped=%v", w.Rank(), w.World(), stopped)))
+	result := fmt.Appendf(nil, "rank %d of %d stopped=%v", w.Rank(), w.World(), stopped)
+	if len(seat.Payload()) > 0 {
+		result = fmt.Appendf(result, " number=%d payload=%s", number, seat.Payload())
+	}
+	check(w.Done(result))
 	os.Exit(0)
 }
 
 // launcherPart launches workers and prints their pids, until it is killed.
 func launcherPart() {
 	cfg := testConfig("loop", 3, -1)
+	if at := os.Getenv("CLUSTER_TEST_RENDEZVOUS"); at != "" {
+		cfg.Ranks = 2
+		cfg.Rendezvous = &Rendezvous{Address: "tcp:" + at, Secret: []byte(testSecret)}
+	}
 	cfg.OnEvent = func(_ int, pid []byte) { fmt.Println("pid", string(pid)) }
 	_, err := Launch(context.Background(), cfg)
 	fmt.Println("ended", err)

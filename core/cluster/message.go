@@ -1,11 +1,11 @@
 package cluster
 
 import (
+	"bytes"
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"io"
-	"net"
 	"sync"
 	"time"
 
@@ -15,12 +15,18 @@ import (
 // The control protocol between a worker and its launcher: JSON messages, each preceded by its length (u32, little-endian).
 //
 //	launcher → worker              worker → launcher
-//	welcome  rank, world, secret,  hello      pid
-//	         where to listen       listening  address
+//	welcome  rank, world, secret,  hello      pid; of one that came by itself also protocol, number, world, host
+//	         where to listen,      listening  address, machine
+//	         the caller's payload
 //	peers    all addresses         connected
 //	go       all are connected     status     text
 //	stop     end when convenient   event      data
 //	fail     which rank, why       failed     text, whom it blames
+//	part     a piece of what was    ask       data: before it listens, for what it lacks
+//	         asked for, an empty
+//	         one at its end, or why
+//	         there is none
+//	beat     (over a network)
 //	                               done       data
 //	                               stop       a signal came here
 //	                               beat
@@ -32,9 +38,13 @@ type message struct {
 	Secret      []byte            `json:",omitempty"`
 	Listen      string            `json:",omitempty"`
 	Host        string            `json:",omitempty"`
+	Machine     string            `json:",omitempty"`
+	Protocol    int               `json:",omitempty"`
 	Silence     time.Duration     `json:",omitempty"`
 	Credentials *comm.Credentials `json:",omitempty"`
 	Share       comm.Sharing      `json:",omitempty"`
+	Beats       bool              `json:",omitempty"` // the launcher gives signs of life
+	Payload     []byte            `json:",omitempty"`
 	Addrs       []string          `json:",omitempty"`
 	Text        string            `json:",omitempty"`
 	Blame       []int             `json:",omitempty"`
@@ -57,6 +67,8 @@ const (
 	kindFailed    kind = "failed"
 	kindDone      kind = "done"
 	kindBeat      kind = "beat"
+	kindAsk       kind = "ask"
+	kindPart      kind = "part"
 )
 
 const (
@@ -74,8 +86,15 @@ func clip(s string) string {
 
 // control is one end of a control connection. Sending is safe from several goroutines.
 type control struct {
-	conn net.Conn
+	conn controlConn
 	mu   sync.Mutex
+}
+
+// controlConn is a connection with deadlines: a socket, or the two pipes that a remote shell leaves to a worker.
+type controlConn interface {
+	io.ReadWriteCloser
+	SetReadDeadline(t time.Time) error
+	SetWriteDeadline(t time.Time) error
 }
 
 // sendTimeout bounds one message: a side that does not read for so long is not alive.
@@ -107,11 +126,11 @@ func readControl(r io.Reader) (message, error) {
 	if size > maxControl {
 		return m, fmt.Errorf("cluster: a control message of %d bytes; at most %d", size, maxControl)
 	}
-	body := make([]byte, size)
-	if _, err := io.ReadFull(r, body); err != nil {
+	var body bytes.Buffer // grows with what comes, not with what was announced
+	if n, err := io.CopyN(&body, r, int64(size)); err != nil || n < int64(size) {
 		return m, io.ErrUnexpectedEOF
 	}
-	if err := json.Unmarshal(body, &m); err != nil {
+	if err := json.Unmarshal(body.Bytes(), &m); err != nil {
 		return m, fmt.Errorf("cluster: a control message that cannot be read: %w", err)
 	}
 	return m, nil

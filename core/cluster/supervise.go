@@ -19,9 +19,11 @@ type event struct {
 type eventKind int
 
 const (
-	said   eventKind = iota // msg came
-	hungUp                  // its control connection ended
-	exited                  // it is gone
+	said    eventKind = iota // msg came
+	knocked                  // it was started elsewhere and has come
+	came                     // it has got its place; msg is its hello
+	hungUp                   // its control connection ended
+	exited                   // it is gone
 )
 
 // carrier carries out a job's orders.
@@ -90,6 +92,11 @@ func (j *job) happened(e event, now time.Time) {
 		case e.msg.Kind == kindStatus && j.cfg.OnStatus != nil:
 			j.cfg.OnStatus(e.rank, e.msg.Text)
 		}
+	case knocked:
+		j.ranks[e.rank].here = true
+	case came:
+		j.ranks[e.rank].here = false
+		j.arrived(e.rank, e.msg, now)
 	case hungUp:
 		j.hungUp(e.rank, now)
 	case exited:

@@ -24,6 +24,7 @@ type Worker struct {
 	peers       chan []string
 	ready       chan struct{}
 	readyOnce   sync.Once
+	parts       chan message
 	end         func() // after Done or Fail: hangs up and joins the goroutines
 
 	mu        sync.Mutex
@@ -32,7 +33,7 @@ type Worker struct {
 }
 
 func newWorker(ctx context.Context, rank, world int, link func(message) error) *Worker {
-	w := &Worker{rank: rank, world: world, link: link, stop: make(chan struct{}), peers: make(chan []string, 1), ready: make(chan struct{}), end: func() {}}
+	w := &Worker{rank: rank, world: world, link: link, stop: make(chan struct{}), peers: make(chan []string, 1), ready: make(chan struct{}), parts: make(chan message), end: func() {}}
 	w.ctx, w.cancel = context.WithCancelCause(ctx)
 	return w
 }
@@ -45,6 +46,9 @@ func (w *Worker) World() int { return w.world }
 
 // Transport returns the connections to the other ranks; Done and Fail close it.
 func (w *Worker) Transport() comm.Transport { return w.transport }
+
+// Neighbours returns how many ranks run on this rank's host, itself included.
+func (w *Worker) Neighbours() int { return comm.Neighbours(w.transport) }
 
 // Context ends when the job has failed; its cause names the rank that failed and why.
 func (w *Worker) Context() context.Context { return w.ctx }
@@ -118,6 +122,11 @@ func (w *Worker) take(m message) {
 		w.readyOnce.Do(func() { close(w.ready) })
 	case kindStop:
 		w.stopOnce.Do(func() { close(w.stop) })
+	case kindPart:
+		select {
+		case w.parts <- m:
+		case <-w.ctx.Done():
+		}
 	case kindFail:
 		w.lose(&failedElsewhere{rank: m.Rank, text: m.Text})
 	}
@@ -134,67 +143,12 @@ func (w *Worker) lose(err error) {
 	}
 }
 
-// JoinConfig says what the ranks must agree on; a rank that differs is refused with both values.
-type JoinConfig struct {
-	Digest string // of the recipe
-	Class  string // arithmetic class of its kernels
-}
-
-// The environment by which a launcher hands a worker its place. The control connection is an inherited file; a later
-// launcher on another host may give an address instead.
-const (
-	envRank    = "STARLING_RANK"
-	envWorld   = "STARLING_WORLD_SIZE"
-	envControl = "STARLING_CONTROL" // fd:N
-)
-
-// IsWorker reports whether this process was started by Launch and has not joined yet.
-func IsWorker() bool { return os.Getenv(envControl) != "" }
-
-// orphanGrace is how long a worker whose launcher is gone gets to end by itself.
-const orphanGrace = 5 * time.Second
-
-// Join connects this process, started by Launch, to its job: to the launcher over the inherited control connection, then to
-// all other ranks. It returns when every rank is connected. SIGINT and SIGTERM of this process are passed to the
-// launcher as a request to stop. If the launcher disappears the worker's context ends, and the process exits a few
-// seconds later if it still runs.
-func Join(ctx context.Context, cfg JoinConfig) (*Worker, error) {
-	conn, err := inheritedControl()
-	if err != nil {
-		return nil, err
-	}
-	_ = conn.SetReadDeadline(time.Now().Add(sendTimeout))
-	welcome, err := readControl(conn)
-	if err != nil || welcome.Kind != kindWelcome {
-		_ = conn.Close()
-		return nil, fmt.Errorf("cluster: no welcome from the launcher: %w", err)
-	}
-	_ = conn.SetReadDeadline(time.Time{})
-	c := &control{conn: conn}
-	w := newWorker(ctx, welcome.Rank, welcome.World, c.send)
-	w.say(message{Kind: kindHello, PID: os.Getpid()})
-
-	hangUp := make(chan struct{})
-	var wg sync.WaitGroup
-	wg.Go(func() { w.listen(conn, hangUp) })
-	wg.Go(func() { w.beat(hangUp) })
-	w.end = func() {
-		close(hangUp)
-		_ = conn.Close()
-		wg.Wait()
-	}
-	if err := w.connect(cfg, welcome); err != nil {
-		if cause := context.Cause(w.ctx); cause != nil {
-			err = cause
-		}
-		return nil, w.Fail(err)
-	}
-	return w, nil
-}
-
 // listen handles the launcher's messages until either side hangs up.
-func (w *Worker) listen(conn interface{ Read([]byte) (int, error) }, hangUp <-chan struct{}) {
+func (w *Worker) listen(conn controlConn, silence time.Duration, hangUp <-chan struct{}) {
 	for {
+		if silence > 0 {
+			_ = conn.SetReadDeadline(time.Now().Add(silence))
+		}
 		m, err := readControl(conn)
 		if err == nil {
 			w.take(m)
@@ -203,15 +157,19 @@ func (w *Worker) listen(conn interface{ Read([]byte) (int, error) }, hangUp <-ch
 		select {
 		case <-hangUp:
 		default:
-			w.lose(ErrLauncherGone)
+			gone := ErrLauncherGone
+			if errors.Is(err, os.ErrDeadlineExceeded) {
+				gone = fmt.Errorf("%w: it gave no sign of life for %v", ErrLauncherGone, silence)
+			}
+			w.lose(gone)
 			time.AfterFunc(orphanGrace, func() { os.Exit(1) })
 		}
 		return
 	}
 }
 
-// beat sends signs of life, and passes on signals.
-func (w *Worker) beat(hangUp <-chan struct{}) {
+// beat sends signs of life, and passes on signals and what closes stop.
+func (w *Worker) beat(stop, hangUp <-chan struct{}) {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	defer signal.Stop(signals)
@@ -223,20 +181,23 @@ func (w *Worker) beat(hangUp <-chan struct{}) {
 			return
 		case <-signals:
 			w.RequestStop()
+		case <-stop:
+			stop = nil
+			w.RequestStop()
 		case <-tick.C:
 			w.say(message{Kind: kindBeat})
 		}
 	}
 }
 
-// connect is the rendezvous, seen from one rank.
+// connect is the meeting of the ranks, seen from one of them.
 func (w *Worker) connect(cfg JoinConfig, welcome message) error {
 	l, err := comm.Listen(w.ctx, welcome.Listen)
 	if err != nil {
 		return err
 	}
 	defer l.Close()
-	if err := w.link(message{Kind: kindListening, Text: comm.Address(l)}); err != nil {
+	if err := w.link(message{Kind: kindListening, Text: comm.Address(l), Machine: comm.ThisHost()}); err != nil {
 		return err
 	}
 	var addrs []string

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
+	"strconv"
 	"strings"
 	"syscall"
 )
@@ -29,9 +31,9 @@ func splitAddress(addr string) (network, rest string, err error) {
 	return "", "", fmt.Errorf("comm: bad address %q: want unix:/path or tcp:host:port", addr)
 }
 
-// Listen opens a listener at "unix:/path" or "tcp:host:port"; port 0 takes any free one (see Address). The host may also
-// be the name of an interface ("tcp:eth0:0"), a subnet in which this machine has an address ("tcp:10.0.0.0/8:29500"), or
-// "auto", the first address that other machines may reach.
+// Listen opens a listener at "unix:/path" or "tcp:host:port"; port 0 takes any free one (see Address), and first-last the
+// first free one of a range. The host may also be the name of an interface ("tcp:eth0:0"), a subnet in which this machine
+// has an address ("tcp:10.0.0.0/8:29500", "tcp:[fd00::/8]:0"), or "auto", an address that other machines may reach, of the fastest interface.
 func Listen(ctx context.Context, addr string) (net.Listener, error) {
 	network, rest, err := splitAddress(addr)
 	if err != nil {
@@ -42,6 +44,45 @@ func Listen(ctx context.Context, addr string) (net.Listener, error) {
 			return nil, fmt.Errorf("comm: cannot listen on %s: %w", addr, err)
 		}
 	}
+	if network == "tcp" {
+		host, port, err := net.SplitHostPort(rest)
+		if err != nil {
+			return nil, fmt.Errorf("comm: bad address %q: %w", addr, err)
+		}
+		if strings.Contains(port, "-") {
+			return listenInRange(ctx, addr, host, port)
+		}
+	}
+	return listen(ctx, addr, network, rest)
+}
+
+// PortRange reads first-last.
+func PortRange(s string) (first, last int, err error) {
+	a, b, ok := strings.Cut(s, "-")
+	first, errA := strconv.Atoi(a)
+	last, errB := strconv.Atoi(b)
+	if !ok || errA != nil || errB != nil || first < 1 || last < first || last > 65535 {
+		return 0, 0, fmt.Errorf("port range %q: want first-last between 1 and 65535", s)
+	}
+	return first, last, nil
+}
+
+// listenInRange takes the first port of a range that nobody has.
+func listenInRange(ctx context.Context, addr, host, ports string) (net.Listener, error) {
+	first, last, err := PortRange(ports)
+	if err != nil {
+		return nil, fmt.Errorf("comm: bad address %q: %w", addr, err)
+	}
+	for port := first; port <= last; port++ {
+		l, err := listen(ctx, addr, "tcp", net.JoinHostPort(host, strconv.Itoa(port)))
+		if err == nil || !errors.Is(err, syscall.EADDRINUSE) {
+			return l, err
+		}
+	}
+	return nil, fmt.Errorf("comm: all %d ports of %s are taken; name a wider range, or port 0 for any free one: %w", last-first+1, addr, syscall.EADDRINUSE)
+}
+
+func listen(ctx context.Context, addr, network, rest string) (net.Listener, error) {
 	var lc net.ListenConfig
 	l, err := lc.Listen(ctx, network, rest)
 	switch {
@@ -57,12 +98,15 @@ func Listen(ctx context.Context, addr string) (net.Listener, error) {
 	return nil, fmt.Errorf("comm: cannot listen on %s: %w", addr, err)
 }
 
-// localAddress turns an interface, a subnet or "auto" into one of this machine's addresses; others stay as they are. IPv4
-// goes before IPv6.
+// localAddress turns an interface, a subnet or "auto" into one of this machine's addresses; others stay as they are, but
+// an unspecified one, where nobody could connect to, counts as auto. IPv4 goes before IPv6, and a fast interface before a slow one.
 func localAddress(hostPort string) (string, error) {
 	host, port, err := net.SplitHostPort(hostPort)
 	if err != nil {
 		return "", err
+	}
+	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() || host == "" {
+		host = "auto"
 	}
 	_, subnet, err := net.ParseCIDR(host)
 	isSubnet := err == nil
@@ -76,6 +120,7 @@ func localAddress(hostPort string) (string, error) {
 		return "", err
 	}
 	var found net.IP
+	fastest := 0
 	var seen []string
 	for _, d := range devices {
 		if d.Flags&net.FlagUp == 0 || isDevice && d.Index != device.Index || host == "auto" && d.Flags&net.FlagLoopback != 0 {
@@ -91,8 +136,15 @@ func localAddress(hostPort string) (string, error) {
 				continue
 			}
 			seen = append(seen, d.Name+" "+n.IP.String())
-			if (!isSubnet || subnet.Contains(n.IP)) && (found == nil || found.To4() == nil && n.IP.To4() != nil) {
-				found = n.IP
+			if isSubnet && !subnet.Contains(n.IP) {
+				continue
+			}
+			speed := 0
+			if host == "auto" {
+				speed = linkSpeed("/sys", d.Name)
+			}
+			if v4 := n.IP.To4() != nil; found == nil || speed > fastest || speed == fastest && found.To4() == nil && v4 {
+				found, fastest = n.IP, speed
 			}
 		}
 	}
@@ -100,6 +152,24 @@ func localAddress(hostPort string) (string, error) {
 		return "", fmt.Errorf("no address of this machine fits %s; it has %s", host, strings.Join(seen, ", "))
 	}
 	return net.JoinHostPort(found.String(), port), nil
+}
+
+// linkSpeed returns the speed of an interface as a system's files below root give it, in Mbit/s: 1 where it is not known, as
+// with virtual ones, 0 for the bridges by which containers are connected within their machine.
+func linkSpeed(root, device string) int {
+	base := root + "/class/net/" + device
+	if _, err := os.Stat(base + "/bridge"); err == nil {
+		return 0
+	}
+	b, err := os.ReadFile(base + "/speed")
+	if err != nil {
+		return 1
+	}
+	n, err := strconv.Atoi(strings.TrimSpace(string(b)))
+	if err != nil || n < 1 {
+		return 1
+	}
+	return n
 }
 
 // Address returns where l listens, in the form that Listen and Dial take, the port really used included.

@@ -1,6 +1,7 @@
 package comm
 
 import (
+	"fmt"
 	"net"
 	"strings"
 	"testing"
@@ -38,5 +39,44 @@ func TestLocalAddress(t *testing.T) {
 				t.Errorf("%s gives %q, %v", d.Name, got, err)
 			}
 		}
+	}
+}
+
+// TestPortRange: the first free port of a range is taken, and a range that is full or no range is said.
+func TestPortRange(t *testing.T) {
+	first, err := Listen(t.Context(), "tcp:127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer first.Close()
+	port := first.Addr().(*net.TCPAddr).Port
+	full := fmt.Sprintf("tcp:127.0.0.1:%d-%d", port, port)
+	if _, err := Listen(t.Context(), full); err == nil || !strings.Contains(err.Error(), "all 1 ports") {
+		t.Errorf("a full range: %v", err)
+	}
+	l, err := Listen(t.Context(), fmt.Sprintf("tcp:127.0.0.1:%d-%d", port, min(port+50, 65535)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if got := l.Addr().(*net.TCPAddr).Port; got <= port || got > port+50 {
+		t.Errorf("port %d, outside the range after %d", got, port)
+	}
+	for _, bad := range []string{"5-4", "0-3", "a-b", "-", "70000-70001"} {
+		if _, err := Listen(t.Context(), "tcp:127.0.0.1:"+bad); err == nil || !strings.Contains(err.Error(), "port range") {
+			t.Errorf("%s: %v", bad, err)
+		}
+	}
+	// Where all interfaces are meant, others must be able to come: the address is a real one.
+	for _, any := range []string{"tcp:0.0.0.0:0", "tcp:[::]:0", "tcp::0"} {
+		l, err := Listen(t.Context(), any)
+		if err != nil {
+			t.Logf("%s: %v", any, err) // a machine without a network
+			continue
+		}
+		if l.Addr().(*net.TCPAddr).IP.IsUnspecified() {
+			t.Errorf("%s listens at %s, where nobody can connect to", any, l.Addr())
+		}
+		_ = l.Close()
 	}
 }

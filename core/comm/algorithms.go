@@ -26,16 +26,23 @@ const maxGather = 1 << 30
 
 // eachPiece calls f for every piece of a byte buffer.
 func (r *run) eachPiece(b []byte, f func(p int, piece []byte)) {
-	size := r.g.opt.PieceBytes
+	cutUp(b, r.g.opt.PieceBytes, f)
+}
+
+func cutUp(b []byte, size int, f func(p int, piece []byte)) {
 	for p := 0; p*size < len(b); p++ {
 		f(p, b[p*size:min((p+1)*size, len(b))])
 	}
 }
 
+// relayPiece bounds the pieces of what members pass on to each other: the last of them waits for one piece for each hop.
+const relayPiece = 256 << 10
+
 // broadcast sends pieces down a binomial tree of members rooted at root; a piece is passed on as soon as it has come.
 func (r *run) broadcast(root int, buf []byte) error {
 	g := r.g
 	size := len(g.ranks)
+	length := g.pieceBytes(relayPiece)
 	at := (g.self - root + size) % size
 	low := at & -at // this member's children are at + 1, 2, 4, … below its lowest bit
 	if at == 0 {
@@ -51,19 +58,18 @@ func (r *run) broadcast(root int, buf []byte) error {
 		}
 	}
 	if at == 0 {
-		r.eachPiece(buf, down)
+		cutUp(buf, length, down)
 		return r.drain()
 	}
 	parent := (at&(at-1) + root) % size
-	r.eachPiece(buf, func(p int, piece []byte) { r.recv(parent, p, piece, makeID(kindDownCame, 0, p)) })
+	cutUp(buf, length, func(p int, piece []byte) { r.recv(parent, p, piece, makeID(kindDownCame, 0, p)) })
 	for r.open > 0 {
 		id, err := r.next()
 		if err != nil {
 			return err
 		}
 		if _, kind, _, p := splitID(id); kind == kindDownCame {
-			from := p * g.opt.PieceBytes
-			down(p, buf[from:min(from+g.opt.PieceBytes, len(buf))])
+			down(p, buf[p*length:min((p+1)*length, len(buf))])
 		}
 	}
 	return nil
@@ -158,7 +164,7 @@ func (t *treeReduce) reduce(r *run) error {
 	g, red, mine, all := r.g, t.red, t.mine, t.all
 	if t.values == nil {
 		t.r = r
-		t.piece = pieceFloats(g.opt.PieceBytes)
+		t.piece = red.pieceFloats(g.opt.PieceBytes)
 		t.count = pieces(len(mine), t.piece)
 		t.depth = min(stagingDepth, t.count)
 		t.width = min(t.piece, len(mine))

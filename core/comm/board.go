@@ -16,6 +16,7 @@ type board struct {
 	queued int           // total of early
 	lost   map[int]error // peers that cannot be reached
 	failed func(Sink)    // the whole transport has failed
+	onLost func(peer int, err error)
 }
 
 // maxEarly bounds the notices kept for groups that do not exist here yet.
@@ -103,11 +104,15 @@ func (b *board) aborted(from int, group uint64, reason error) error {
 
 func (b *board) peerLost(peer int, err error) {
 	b.mu.Lock()
-	defer b.mu.Unlock()
 	if b.lost[peer] == nil {
 		b.lost[peer] = err
 		for _, s := range b.sinks {
 			s.Lost(peer, err)
 		}
+	}
+	watch := b.onLost
+	b.mu.Unlock()
+	if watch != nil {
+		watch(peer, err)
 	}
 }

@@ -1,11 +1,13 @@
 package comm
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"fmt"
 	"hash/fnv"
 	"math"
+	"slices"
 	"unsafe"
 )
 
@@ -105,14 +107,10 @@ func (g *Group) PrepareAllGather(label string, chunks []Range, buf []float32) (*
 		return nil, err
 	}
 	call := Call{Op: OpAllGather, Label: label, Bytes: 4 * int64(len(buf)), Detail: detail(chunks)}
-	c := g.prepare(call, func(r *run) error { return r.allGather(chunks, buf) })
-	parts := make([]Range, len(chunks))
-	for m, k := range chunks {
-		parts[m] = Range{4 * k.Lo, 4 * k.Hi}
+	if g.hosts != nil {
+		return g.hosts.prepareGather(g, call, chunks, buf), nil
 	}
-	c.local = g.allGatherShared(parts, bytesOf(buf))
-	c.brief = c.local.publish != nil
-	return c, nil
+	return g.prepareGatherOf(label, chunks, buf), nil
 }
 
 // AllGather is StartAllGather and Wait.
@@ -122,7 +120,8 @@ func (g *Group) AllGather(ctx context.Context, label string, chunks []Range, buf
 
 // StartReduceScatterTree sums a vector over the lanes of all members in the canonical order. own[k] is this member's sum
 // over red.Nodes(rank)[k]; all have the vector's length. The chunk of the result that belongs to this member,
-// chunks[rank], is written to dst (of the chunk's length, which may overlap own[k][chunk] exactly). own is left as it was.
+// chunks[rank], is written to dst (of the chunk's length, which may overlap own[k][chunk] exactly). own is left as it was. Chunks
+// make up the vector, in whatever order of members.
 func (g *Group) StartReduceScatterTree(label string, red *Reduction, chunks []Range, own [][]float32, dst []float32) *Handle {
 	c, err := g.PrepareReduceScatterTree(label, red, chunks, own, dst)
 	if err != nil {
@@ -141,10 +140,16 @@ func (g *Group) PrepareReduceScatterTree(label string, red *Reduction, chunks []
 		return nil, fmt.Errorf("the result has %d elements, this rank's chunk %d", len(dst), want)
 	}
 	call := Call{Op: OpReduceScatterTree, Label: label, Bytes: 4 * int64(n), Detail: detail(red.digest, chunks)}
+	if g.hosts != nil {
+		return g.hosts.prepareScatter(g, call, red, chunks, own, dst)
+	}
 	return g.prepareTree(call, red, chunks, own, dst, nil), nil
 }
 
 func (g *Group) prepareTree(call Call, red *Reduction, chunks []Range, own [][]float32, mine, all []float32) *Collective {
+	if red.element != Float32 {
+		return g.prepareHalfTree(call, red, chunks, own, mine, all)
+	}
 	t := &treeReduce{red: red, chunks: chunks, own: own, mine: mine, all: all}
 	c := g.prepare(call, t.reduce)
 	if g.shared != nil {
@@ -357,10 +362,23 @@ func vectorLen(own [][]float32, chunks []Range) int {
 	if len(own) > 0 {
 		return len(own[0])
 	}
-	if len(chunks) > 0 {
-		return chunks[len(chunks)-1].Hi
+	return extent(chunks)
+}
+
+// extent is the length of the vector that chunks make up.
+func extent(chunks []Range) int {
+	n := 0
+	for _, c := range chunks {
+		n = max(n, c.Hi)
 	}
-	return 0
+	return n
+}
+
+// checkParts checks that chunks make up a vector of n elements, in any order.
+func checkParts(chunks []Range, size, n int) error {
+	sorted := slices.Clone(chunks)
+	slices.SortFunc(sorted, func(a, b Range) int { return cmp.Or(a.Lo-b.Lo, a.Hi-b.Hi) })
+	return checkChunks(sorted, size, n)
 }
 
 func (g *Group) checkTree(red *Reduction, chunks []Range, own [][]float32, n int) error {
@@ -375,5 +393,5 @@ func (g *Group) checkTree(red *Reduction, chunks []Range, own [][]float32, n int
 			return fmt.Errorf("partial sum %d has %d elements, the vector %d", k, len(o), n)
 		}
 	}
-	return checkChunks(chunks, g.Size(), n)
+	return checkParts(chunks, g.Size(), n)
 }

@@ -36,19 +36,6 @@ func (e *StallError) Error() string {
 	}
 }
 
-// MismatchError says that two ranks entered different operations as the same collective of a group.
-type MismatchError struct {
-	Group          string
-	Seq            uint64
-	Rank, Peer     int
-	Call, PeerCall string
-}
-
-func (e *MismatchError) Error() string {
-	return fmt.Sprintf("comm: collective %d of group %s: rank %d entered %s, rank %d entered %s; every rank must enter the same collectives in the same order",
-		e.Seq, e.Group, e.Rank, e.Call, e.Peer, e.PeerCall)
-}
-
 // PeerError says that a peer can no longer be reached.
 type PeerError struct {
 	Rank  int

@@ -103,20 +103,27 @@ func TestSkippedCollective(t *testing.T) {
 	})
 }
 
-// TestAnotherCollective: the rank that skipped goes on to the next operation; that is noticed at once.
+// TestAnotherCollective: a rank goes on to another operation than the rest. That is noticed at once, and every rank stops with the same
+// report: who entered what.
 func TestAnotherCollective(t *testing.T) {
 	for name, other := range map[string]func(ctx context.Context, g *comm.Group, b []float32) error{
-		"operation": func(ctx context.Context, g *comm.Group, b []float32) error {
+		"all_gather": func(ctx context.Context, g *comm.Group, b []float32) error {
+			return g.AllGather(ctx, "parameters 1", comm.Chunks(len(b), g.Size(), 1), b)
+		},
+		"broadcast": func(ctx context.Context, g *comm.Group, b []float32) error {
 			return g.BroadcastFloat32(ctx, "bucket 1", 0, b)
 		},
 		"label": func(ctx context.Context, g *comm.Group, b []float32) error { return g.AllReduce(ctx, "bucket 2", b) },
 		"size": func(ctx context.Context, g *comm.Group, b []float32) error {
 			return g.AllReduce(ctx, "bucket 1", b[:50])
 		},
+		"type": func(ctx context.Context, g *comm.Group, b []float32) error {
+			return g.AllReduceOf(ctx, "bucket 1", comm.Bytes32(b), comm.Float32, comm.CombineMax)
+		},
 		"barrier": func(ctx context.Context, g *comm.Group, _ []float32) error { return g.Barrier(ctx, "end") },
 	} {
 		t.Run(name, func(t *testing.T) {
-			overTransports(t, 3, func(t *testing.T, ts []comm.Transport) {
+			overTransports(t, 4, func(t *testing.T, ts []comm.Transport) {
 				errs, took := play(t, ts, comm.Options{}, func(ctx context.Context, g *comm.Group) error {
 					b := make([]float32, 100)
 					if g.Rank() == 2 {
@@ -127,21 +134,61 @@ func TestAnotherCollective(t *testing.T) {
 					}
 					return g.AllReduce(ctx, "bucket 1", b)
 				})
-				for r, err := range errs {
-					var m *comm.MismatchError
-					if !errors.As(err, &m) {
-						t.Fatalf("rank %d: %v", r, err)
-					}
-					if m.Rank != 2 && m.Peer != 2 || m.Call == m.PeerCall || !strings.Contains(m.Error(), `all_reduce "bucket 1" of 400 bytes`) {
-						t.Errorf("rank %d: %v", r, err)
-					}
-				}
+				sameMismatch(t, errs)
 				if took > 5*time.Second {
 					t.Errorf("it took %v", took)
 				}
 			})
 		})
 	}
+}
+
+// sameMismatch checks that all ranks return one report, by which rank 2 differs from the rest.
+func sameMismatch(t *testing.T, errs []error) {
+	t.Helper()
+	for r, err := range errs {
+		var m *comm.MismatchError
+		if !errors.As(err, &m) {
+			t.Fatalf("rank %d: %v", r, err)
+		}
+		if err.Error() != errs[0].Error() {
+			t.Errorf("rank %d: %v\nrank 0: %v", r, err, errs[0])
+		}
+	}
+	text := errs[0].Error()
+	for _, want := range []string{"rank 2 entered ", `ranks 0, 1, 3 entered all_reduce "bucket 1" of 400 bytes`} {
+		if !strings.Contains(text, want) {
+			t.Errorf("%q is missing from %s", want, text)
+		}
+	}
+	var m *comm.MismatchError
+	if errors.As(errs[0], &m); !slices.Equal(m.Differ(), []int{2}) {
+		t.Errorf("%v differ", m.Differ())
+	}
+}
+
+// TestALateMismatch: a rank that does not come is no part of the mismatch between others, and does not keep them.
+func TestALateMismatch(t *testing.T) {
+	overTransports(t, 4, func(t *testing.T, ts []comm.Transport) {
+		errs, took := play(t, ts, comm.Options{}, func(ctx context.Context, g *comm.Group) error {
+			switch g.Rank() {
+			case 3:
+				<-g.Failed()
+				return g.Err()
+			case 0:
+				return g.Barrier(ctx, "end of step")
+			}
+			return g.AllReduce(ctx, "bucket 1", make([]float32, 100))
+		})
+		for r, err := range errs {
+			if err == nil || !strings.Contains(err.Error(), `rank 0 entered barrier "end of step"`) || !strings.Contains(err.Error(), "ranks 1, 2 entered all_reduce") || !strings.Contains(err.Error(), "rank 3 had not come yet") {
+				t.Errorf("rank %d: %v", r, err)
+			}
+		}
+		if took > 5*time.Second {
+			t.Errorf("it took %v", took)
+		}
+	})
 }
 
 // TestFailureBeforeTheFirstCollective is case 27: the others do not wait for a rank that has failed.

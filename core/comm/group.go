@@ -226,7 +226,7 @@ func (g *Group) startPair(stream Stream, label string, m int, buf []byte) *Handl
 		h.begin()
 		r.record = g.opt.Recorder.begin(g, h)
 		err := g.execute(r, func(r *run) error { return r.pair(m, buf) })
-		g.opt.Recorder.end(r.record, r, err)
+		g.opt.Recorder.end(r.record, err)
 		h.finish(err)
 	}()
 	return h
@@ -333,7 +333,7 @@ func (g *Group) carryOut(ctx context.Context, c *Collective) (err error, over bo
 		}
 		if over {
 			c.resumed = false
-			g.opt.Recorder.end(r.record, r, err)
+			g.opt.Recorder.end(r.record, err)
 		}
 	}()
 	if g.shared != nil {
@@ -373,9 +373,12 @@ func (g *Group) end(c *Collective, err error) {
 // execute carries out a run over messages.
 func (g *Group) execute(r *run, body func(*run) error) error {
 	defer g.endRun(r)
+	g.opt.Recorder.numbered(r.record, r.seq)
 	err := r.enter()
 	if err == nil {
-		err = body(r)
+		if err = body(r); err != nil {
+			err = r.explained(err)
+		}
 	}
 	if err != nil {
 		g.fail(err, true)

@@ -197,7 +197,7 @@ func TestReservedStaging(t *testing.T) {
 		if err := g.AllReduce(ctx, "bucket", make([]float32, n)); err != nil {
 			return err
 		}
-		if &g.staging[0] != at || g.StagingPeak() != need || need != 2*2*DefaultPieceBytes {
+		if &g.staging[0] != at || g.StagingPeak() != need || need != 4*300_000/3*2 {
 			return fmt.Errorf("reserved %d bytes, used %d", need, g.StagingPeak())
 		}
 		return nil

@@ -18,12 +18,37 @@ type hierarchy struct {
 	rail  *Group // the ranks of this rank's place in every host
 	each  int    // ranks on a host
 	hosts int
+	// memory holds the sums of a host's subtrees, for each segment that is under way.
+	memory [hierarchySegments][][]float32
 }
 
 // located is a transport that knows where its ranks run.
 type located interface {
 	// hostOf names a rank's host.
 	hostOf(rank int) string
+}
+
+// HostOf returns the identity of a rank's host, "" where t does not know it.
+func HostOf(t Transport, rank int) string {
+	if l, ok := t.(located); ok {
+		return l.hostOf(rank)
+	}
+	return ""
+}
+
+// Neighbours returns how many ranks of t run on its own host, itself included; all of them where it does not know.
+func Neighbours(t Transport) int {
+	l, ok := t.(located)
+	if !ok || l.hostOf(t.Rank()) == "" {
+		return t.World()
+	}
+	n := 0
+	for r := range t.World() {
+		if l.hostOf(r) == l.hostOf(t.Rank()) {
+			n++
+		}
+	}
+	return n
 }
 
 // hierarchyOf returns the group's hierarchy, or nil where it has none: one host, hosts of one rank, or hosts whose ranks
@@ -53,7 +78,7 @@ func hierarchyOf(t Transport, name string, ranks []int, self int, opt Options) (
 	if len(names) < 2 || each < 2 || each*len(names) != len(ranks) {
 		return nil, nil
 	}
-	opt.Flat, opt.OnStall = true, nil
+	opt.Flat, opt.OnStall, opt.Recorder = true, nil, nil // what is recorded is the whole group's
 	y := &hierarchy{each: each, hosts: len(names)}
 	at := self / each
 	var rail []int
@@ -90,19 +115,54 @@ func (y *hierarchy) close() error {
 	return err
 }
 
-// prepareTree prepares the sum of own over all members into dst, on every member.
+// hierarchySegments is how many segments of a vector are under way at once: one between the ranks of a host, two between
+// hosts, of which the second begins as soon as the first is through.
+const hierarchySegments = 3
+
+// hierarchySegment is the length of a segment in pieces: long enough that what begins and ends a collective is little.
+const hierarchySegment = 4
+
+// prepareTree prepares the sum of own over all members into dst, on every member. The vector is cut into segments, which
+// follow each other through the three phases: while one crosses between hosts, the next is added and the last is gathered.
 func (y *hierarchy) prepareTree(g *Group, call Call, red *Reduction, own [][]float32, dst []float32) (*Collective, error) {
+	length := max(pieceFloats(g.opt.PieceBytes)*hierarchySegment, ChunkAlign*y.each)
+	return y.prepareSum(g, call, red, own, dst, length, func(between *Reduction, sums [][]float32, mine []float32) (*Collective, error) {
+		return y.rail.PrepareAllReduceTree(call.Label, between, sums, mine)
+	})
+}
+
+// railSum prepares the sum between hosts of each host's sums over the lanes of its subtrees.
+type railSum func(between *Reduction, sums [][]float32, mine []float32) (*Collective, error)
+
+// prepareSum prepares that sum in segments of length elements, with rail as its part between hosts.
+func (y *hierarchy) prepareSum(g *Group, call Call, red *Reduction, own [][]float32, dst []float32, length int, rail railSum) (*Collective, error) {
+	between, inside, err := y.split(g, red)
+	if err != nil {
+		return nil, err
+	}
+	p := &hierarchyPlan{}
+	for lo := 0; lo < len(dst) || lo == 0; lo += length {
+		part := Range{lo, min(lo+length, len(dst))}
+		s, err := y.prepareSegment(len(p.segments)%hierarchySegments, call.Label, inside, between, own, dst, part, rail)
+		if err != nil {
+			return nil, err
+		}
+		p.segments = append(p.segments, s)
+	}
+	return g.prepare(call, p.run), nil
+}
+
+// split parts a sum into that between hosts and those inside this one, one for each maximal subtree of its lanes.
+func (y *hierarchy) split(g *Group, red *Reduction) (between *Reduction, inside []*Reduction, err error) {
 	var lanes []Range // of each host
 	for h := range y.hosts {
 		lanes = append(lanes, Range{red.assign[h*y.each].Lo, red.assign[(h+1)*y.each-1].Hi})
 	}
-	parts := Chunks(len(dst), y.each, ChunkAlign)
-	mine := dst[parts[y.host.self].Lo:parts[y.host.self].Hi]
+	if between, err = NewReduction(red.lanes, lanes); err != nil {
+		return nil, nil, err
+	}
 	first := g.self / y.each * y.each
-	var steps []*Collective
-	var sums [][]float32
-	k := 0 // of own
-	for i, root := range MaximalSubtrees(red.lanes, lanes[g.self/y.each].Lo, lanes[g.self/y.each].Hi) {
+	for _, root := range MaximalSubtrees(red.lanes, lanes[g.self/y.each].Lo, lanes[g.self/y.each].Hi) {
 		var assign []Range
 		for _, a := range red.assign[first : first+y.each] {
 			a.Lo, a.Hi = max(a.Lo, root.Lo), min(a.Hi, root.Hi)
@@ -111,35 +171,102 @@ func (y *hierarchy) prepareTree(g *Group, call Call, red *Reduction, own [][]flo
 			}
 			assign = append(assign, a)
 		}
-		part := newReduction(red.lanes, root, assign)
-		nodes := len(part.Nodes(y.host.self))
-		sum := make([]float32, len(mine))
-		c, err := y.host.PrepareReduceScatterTree(fmt.Sprintf("%s, lanes %v", call.Label, root), part, parts, own[k:k+nodes], sum)
-		if err != nil {
-			return nil, fmt.Errorf("subtree %d of this host: %w", i, err)
+		inside = append(inside, newReduction(red.lanes, root, assign).roundedAs(red))
+	}
+	return between.roundedAs(red), inside, nil
+}
+
+// prepareSegment prepares the sum of a part of the vector.
+func (y *hierarchy) prepareSegment(slot int, label string, inside []*Reduction, between *Reduction, own [][]float32, dst []float32, part Range, rail railSum) (s hierarchyStep, err error) {
+	dst = dst[part.Lo:part.Hi]
+	chunks := Chunks(len(dst), y.each, ChunkAlign)
+	mine := dst[chunks[y.host.self].Lo:chunks[y.host.self].Hi]
+	sums := y.sums(slot, len(inside), len(mine))
+	k := 0 // of own
+	for i, red := range inside {
+		var parts [][]float32
+		for range red.Nodes(y.host.self) {
+			parts = append(parts, own[k][part.Lo:part.Hi])
+			k++
 		}
-		k += nodes
-		steps, sums = append(steps, c), append(sums, sum)
+		c, err := y.host.PrepareReduceScatterTree(label, red, chunks, parts, sums[i])
+		if err != nil {
+			return s, fmt.Errorf("subtree %d of this host: %w", i, err)
+		}
+		s.add = append(s.add, c)
 	}
-	between, err := NewReduction(red.lanes, lanes)
-	if err != nil {
-		return nil, err
+	if s.cross, err = rail(between, sums, mine); err != nil {
+		return s, err
 	}
-	c, err := y.rail.PrepareAllReduceTree(call.Label, between, sums, mine)
-	if err != nil {
-		return nil, err
+	s.gather = []*Collective{y.host.prepareGatherOf(label, chunks, dst)}
+	return s, nil
+}
+
+// sums returns memory for the sums of a host's subtrees in a segment, which all collectives of the group share: they run one
+// after another.
+func (y *hierarchy) sums(slot, count, n int) [][]float32 {
+	for len(y.memory[slot]) < count {
+		y.memory[slot] = append(y.memory[slot], nil)
 	}
-	steps = append(steps, c)
-	if c, err = y.host.PrepareAllGather(call.Label, parts, dst); err != nil {
-		return nil, err
+	out := make([][]float32, count)
+	for i := range out {
+		if len(y.memory[slot][i]) < n {
+			y.memory[slot][i] = make([]float32, n)
+		}
+		out[i] = y.memory[slot][i][:n]
 	}
-	steps = append(steps, c)
-	return g.prepare(call, func(*run) error {
-		for _, c := range steps {
-			if err := c.Run(context.Background()); err != nil { // the group's failure ends it, and its deadline
+	return out
+}
+
+// hierarchyPlan is one prepared sum.
+type hierarchyPlan struct{ segments []hierarchyStep }
+
+// hierarchyStep is what is done with a segment.
+type hierarchyStep struct {
+	add    []*Collective // inside the host, a sum for each of its subtrees
+	cross  *Collective   // between hosts
+	gather []*Collective // inside the host again
+}
+
+// run carries the sum out. The members of a host start its collectives in one order, whatever the time: that of this loop.
+func (p *hierarchyPlan) run(*run) error {
+	last := len(p.segments) - 1
+	begin := func(k int) {
+		for _, c := range p.segments[k].add {
+			c.Start()
+		}
+	}
+	begin(0)
+	for k := 0; k <= last+1; k++ {
+		if k < last {
+			begin(k + 1)
+		}
+		if k <= last {
+			for _, c := range p.segments[k].add {
+				if err := c.over(); err != nil {
+					return err
+				}
+			}
+			p.segments[k].cross.Start()
+		}
+		if k > 0 {
+			if err := p.segments[k-1].cross.over(); err != nil {
+				return err
+			}
+			for _, c := range p.segments[k-1].gather {
+				c.Start()
+			}
+		}
+	}
+	for _, s := range p.segments {
+		for _, c := range s.gather {
+			if err := c.over(); err != nil {
 				return err
 			}
 		}
-		return nil
-	}), nil
+	}
+	return nil
 }
+
+// over waits for a collective that was started; the group's failure ends it, and its deadline.
+func (c *Collective) over() error { return c.h.Wait(context.Background()) }

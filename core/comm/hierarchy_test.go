@@ -3,6 +3,7 @@ package comm
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 )
 
@@ -33,7 +34,7 @@ func TestHierarchy(t *testing.T) {
 				for r := range world {
 					before += crossed(r)
 				}
-				noErrors(t, onAllNamed(t, ts, fmt.Sprint("flat ", flat), Options{Flat: flat}, func(ctx context.Context, g *Group) error {
+				noErrors(t, onAllNamed(t, ts, fmt.Sprint("flat ", flat), Options{Flat: flat, PieceBytes: 16 << 10}, func(ctx context.Context, g *Group) error {
 					if (g.hosts == nil) != flat {
 						return fmt.Errorf("the group's hosts are %+v", g.hosts)
 					}
@@ -83,5 +84,24 @@ func TestNoHierarchy(t *testing.T) {
 			}
 			return nil
 		}))
+	}
+}
+
+// TestAMismatchBetweenHosts: who entered what is told alike on every host, whichever noticed it first.
+func TestAMismatchBetweenHosts(t *testing.T) {
+	for range 5 {
+		ts := meshOn(t, 4, ShareAuto, func(r int) string { return fmt.Sprint("host ", r/2) })
+		errs := onAll(t, ts, Options{}, func(ctx context.Context, g *Group) error {
+			b := make([]float32, 1000)
+			if g.Rank() == 2 {
+				return g.AllGather(ctx, "parameters", Chunks(len(b), 4, 1), b)
+			}
+			return g.AllReduce(ctx, "bucket", b)
+		})
+		for r, err := range errs {
+			if want := `collective 0 of group ` + t.Name() + `: rank 2 entered all_gather "parameters" of 4000 bytes, ranks 0, 1, 3 entered all_reduce "bucket" of 4000 bytes`; err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("rank %d: %v, want %s", r, err, want)
+			}
+		}
 	}
 }

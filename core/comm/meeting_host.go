@@ -24,11 +24,12 @@ const (
 	ShareNever  Sharing = iota
 	ShareAuto           // where it can be had; the transport's String says why not
 	ShareAlways         // fail where it cannot be had
+	ShareMPI            // between hosts by MPI, within one as ShareAuto
 )
 
 // String returns the name of the transport that the choice stands for.
 func (s Sharing) String() string {
-	return [...]string{"sockets", "automatic", "shared memory"}[min(s, ShareAlways)]
+	return [...]string{"sockets", "automatic", "shared memory", "MPI"}[min(s, ShareMPI)]
 }
 
 // ThisHost names the machine as its processes see it: two processes with one name can hand each other memory. It is empty
@@ -46,6 +47,15 @@ func ThisHost() string {
 		return ""
 	}
 	return strings.TrimSpace(string(boot)) + " " + network
+}
+
+// CheckSharing reports why the processes of this machine could not share memory, or nil.
+func CheckSharing() error {
+	seg, err := newSegment()
+	if err == nil {
+		seg.drop()
+	}
+	return err
 }
 
 // The ranks of one host, once connected, agree on shared memory over the connections between the lowest of them, which
@@ -243,8 +253,16 @@ func (m *meeting) transport(beat, silence time.Duration) (Transport, error) {
 		t.hosts[r] = id.Host
 	}
 	t.hosts[m.cfg.Rank] = m.cfg.Host
-	if seg == nil {
-		return t, nil
+	var out Transport = t
+	if seg != nil {
+		out = newHostTransport(t, seg, local, runtime.NumCPU())
 	}
-	return newHostTransport(t, seg, local, runtime.NumCPU()), nil
+	if m.cfg.Share == ShareMPI && m.cfg.World > 1 {
+		whole, err := withMPI(out)
+		if err != nil {
+			return nil, errors.Join(err, out.Close())
+		}
+		return whole, nil
+	}
+	return out, nil
 }

@@ -188,6 +188,7 @@ func (m *meeting) greet(ctx context.Context, c net.Conn, expect int) bool {
 	}
 	_ = c.SetDeadline(limit)
 	raw := c
+	Tune(raw)
 	theirs := Identity{Rank: -1}
 	c, err := secure(c, m.tls, expect)
 	if err == nil {

@@ -10,7 +10,7 @@ const (
 	DefaultTimeout        = 60 * time.Second
 	DefaultPrepareTimeout = 24 * time.Hour
 	DefaultSilence        = 60 * time.Second
-	DefaultPieceBytes     = 256 << 10
+	DefaultPieceBytes     = 1 << 20
 )
 
 // ChunkAlign is the alignment of chunk boundaries, in elements, that the collectives use when they choose chunks
@@ -27,7 +27,8 @@ type Options struct {
 	PrepareTimeout time.Duration
 	// Silence is how long a preparing rank may be silent on its connection; transports send heartbeats every second.
 	Silence time.Duration
-	// PieceBytes is the size of the pieces in which large payloads are pipelined.
+	// PieceBytes is the size of the pieces in which large payloads are pipelined, at most: a sum over many ranks takes smaller
+	// ones (Reduction.StagingBytes).
 	PieceBytes int
 	// Flat sums over all members at once even where they run on several hosts. The bits are the same; see hierarchy.go for
 	// what crosses the links. All members must agree.

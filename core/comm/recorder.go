@@ -14,6 +14,8 @@ type Recorder struct {
 	ring []Record
 	next uint64
 	late map[int]time.Duration
+	// waited is the total of the longest wait of each operation.
+	waited time.Duration
 }
 
 // Record is one operation of a rank.
@@ -49,7 +51,19 @@ func (r *Recorder) begin(g *Group, h *Handle) uint64 {
 	return n
 }
 
-func (r *Recorder) end(n uint64, run *run, err error) {
+// numbered notes which number of its group an operation has.
+func (r *Recorder) numbered(n, seq uint64) {
+	if r == nil {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.next-n <= recorded {
+		r.ring[n%recorded].Seq = seq
+	}
+}
+
+func (r *Recorder) end(n uint64, err error) {
 	if r == nil {
 		return
 	}
@@ -59,7 +73,7 @@ func (r *Recorder) end(n uint64, run *run, err error) {
 		return
 	}
 	x := &r.ring[n%recorded]
-	x.Seq, x.Finished, x.Err = run.seq, time.Now(), err
+	x.Finished, x.Err = time.Now(), err
 }
 
 // arrived notes that a rank entered the operation n so long after this one.
@@ -71,6 +85,7 @@ func (r *Recorder) arrived(n uint64, rank int, late time.Duration) {
 	defer r.mu.Unlock()
 	r.late[rank] += late
 	if x := &r.ring[n%recorded]; r.next-n <= recorded && late > x.Late {
+		r.waited += late - x.Late
 		x.Last, x.Late = rank, late
 	}
 }
@@ -84,6 +99,13 @@ func (r *Recorder) Last() []Record {
 		out = append(out, r.ring[n%recorded])
 	}
 	return out
+}
+
+// Waited returns how long this rank has waited so far, in all its operations, for the last of the others to enter them.
+func (r *Recorder) Waited() time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.waited
 }
 
 // Lateness returns for how long this rank has waited so far for each other rank to enter what it had entered itself. Ranks

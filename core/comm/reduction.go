@@ -17,6 +17,8 @@ type Reduction struct {
 	temp   []int     // per sum: which intermediate place it takes while it is needed
 	temps  int       // how many of those there are
 	digest uint64    // of lanes and assignment, compared between ranks
+	// element is the type to which every node is rounded: see Rounded.
+	element Element
 }
 
 type leaf struct {
@@ -106,28 +108,43 @@ func (r *Reduction) SentBytes(rank int, chunks []Range) int {
 			total += c.Len() * len(r.Nodes(rank))
 		}
 	}
-	return 4 * (total + (len(chunks)-1)*chunks[rank].Len())
+	return r.element.Size() * (total + (len(chunks)-1)*chunks[rank].Len())
 }
 
 // StagingBytes returns the bytes of staging memory a group of this rank needs for one tree collective over chunks with
-// pieces of pieceBytes (Options.PieceBytes; 0 means the default): room for the other ranks' subtrees of two pieces of its
+// pieces of pieceBytes (Options.PieceBytes; 0 means the default): room for the other ranks' subtrees of a few pieces of its
 // own chunk. A group keeps the largest need it has met, so the planner counts the maximum over all buckets.
 func (r *Reduction) StagingBytes(rank int, chunks []Range, pieceBytes int) int {
-	piece := pieceFloats(pieceBytes)
+	if r.element != Float32 {
+		out, in := r.halfStaging(rank, chunks)
+		return 4 * ((out+1)/2 + (in+1)/2)
+	}
+	piece := r.pieceFloats(pieceBytes)
 	n := chunks[rank].Len()
 	foreign := len(r.leaves) - (r.first[rank+1] - r.first[rank])
 	return 4 * foreign * min(piece, n) * min(stagingDepth, pieces(n, piece))
 }
 
-// stagingDepth is how many pieces of a rank's own chunk are in flight: one arriving while the other is added.
-const stagingDepth = 2
+// stagingDepth is how many pieces of a rank's own chunk are in flight: while one is added, others arrive, and the word that
+// there is room for more is on its way to those who send.
+const stagingDepth = 4
 
-func pieceFloats(pieceBytes int) int {
+// stagingBudget bounds the staging memory, and thereby the pieces of a sum over many ranks, as long as those are not below
+// leastPiece. Larger pieces cost fewer hand-overs between the goroutines that move and add them.
+const (
+	stagingBudget = 8 << 20
+	leastPiece    = 64 << 10
+)
+
+// pieceFloats returns the elements of a piece, alike on all ranks.
+func (r *Reduction) pieceFloats(pieceBytes int) int {
 	if pieceBytes <= 0 {
 		pieceBytes = DefaultPieceBytes
 	}
-	return max(pieceBytes/4, 1)
+	return pieceFloats(min(pieceBytes, max(stagingBudget/(stagingDepth*len(r.leaves)), leastPiece)&^63))
 }
+
+func pieceFloats(bytes int) int { return max(bytes/4, 1) }
 
 // pieces returns how many pieces of at most piece elements n elements make.
 func pieces(n, piece int) int { return (n + piece - 1) / piece }

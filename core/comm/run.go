@@ -28,11 +28,12 @@ type run struct {
 	pending  []int        // per member: messages handed over and not complete
 	open     int          // their total
 	entered  []bool       // per member: it has announced this call; guarded by g.mu
+	other    map[int]Call // members that entered something else, and what; guarded by g.mu
+	conflict atomic.Bool  // there are such members
 
 	mu     sync.Mutex
 	events []event
 	head   int           // of events: those before it have been taken
-	fault  error         // a member entered something else
 	wake   chan struct{} // an event, a member's entry, a loss
 	timer  *time.Timer
 }
@@ -51,7 +52,8 @@ func (r *run) prepare(g *Group, stream Stream, call Call, others []int) {
 	r.progress.Store(0)
 	clear(r.pending)
 	clear(r.entered)
-	r.open, r.events, r.head, r.fault = 0, r.events[:0], 0, nil
+	r.open, r.events, r.head, r.other = 0, r.events[:0], 0, nil
+	r.conflict.Store(false)
 }
 
 // begin gives r the next number of its stream: of the group's collectives, or of the messages to or from the one member
@@ -80,15 +82,13 @@ func (r *run) enter() error {
 		r.g.t.Enter(r.g.ranks[m], Entry{Group: r.g.id, Seq: r.seq, Stream: r.stream, Call: r.call})
 	}
 	r.g.mu.Lock()
-	defer r.g.mu.Unlock()
 	for _, m := range r.others {
 		if theirs, ok := r.g.entries[r.peerStream()][m][r.seq]; ok {
-			if err := r.compare(m, theirs); err != nil {
-				return err
-			}
+			r.compare(m, theirs)
 		}
 	}
-	return nil
+	r.g.mu.Unlock()
+	return r.broken()
 }
 
 // peerStream is the stream under which the other side of this run announces itself.
@@ -103,23 +103,13 @@ func (r *run) peerStream() Stream {
 }
 
 // compare checks what member m entered against this run's call, and forgets the entry. The caller holds g.mu.
-func (r *run) compare(m int, theirs Call) error {
+func (r *run) compare(m int, theirs Call) {
 	r.enteredBy(m)
 	r.moved()
 	delete(r.g.entries[r.peerStream()][m], r.seq)
-	if theirs == r.call {
-		return nil
+	if theirs != r.call {
+		r.differs(m, theirs)
 	}
-	return r.mismatch(m, theirs)
-}
-
-// mismatch is the error for a member that entered another call than this one.
-func (r *run) mismatch(m int, theirs Call) error {
-	mine, peer := r.call.String(), theirs.String()
-	if mine == peer {
-		mine, peer = mine+" with one root, chunk layout, lane assignment or piece size", peer+" with another"
-	}
-	return &MismatchError{Group: r.g.name, Seq: r.seq, Rank: r.g.ranks[r.g.self], Peer: r.g.ranks[m], Call: mine, PeerCall: peer}
 }
 
 // enteredBy notes that member m has entered this call.
@@ -235,13 +225,6 @@ func (r *run) absent() (bool, error) {
 	return false, nil
 }
 
-// broken returns the fault of this run, which explains whatever else goes wrong with it.
-func (r *run) broken() error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.fault
-}
-
 // until waits for ready to return true, for the group's failure, or for the deadline.
 func (r *run) until(ready func(*run) bool) error {
 	if err := r.broken(); err != nil {
@@ -346,11 +329,7 @@ func (s sink) Entered(from int, e Entry) {
 	for r := range g.running {
 		if r.seq == e.Seq && r.peerStream() == e.Stream && slices.Contains(r.others, m) {
 			seen = true
-			if fault := r.compare(m, e.Call); fault != nil {
-				r.mu.Lock()
-				r.fault = fault
-				r.mu.Unlock()
-			}
+			r.compare(m, e.Call)
 			r.poke()
 		}
 	}

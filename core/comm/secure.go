@@ -3,7 +3,9 @@ package comm
 import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
+	"crypto/hkdf"
 	"crypto/rand"
+	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
@@ -30,16 +32,41 @@ type Credentials struct {
 // certificateLife is how long certificates are valid: longer than any job, since a connection is checked only at its start.
 const certificateLife = 365 * 24 * time.Hour
 
+// clockSkew is how far the clocks of two hosts may lie apart.
+const clockSkew = 24 * time.Hour
+
 // NewAuthority makes the authority of a job, with a fresh P-256 key.
 func NewAuthority() (*Authority, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, fmt.Errorf("comm: job authority: %w", err)
 	}
+	return authorityOf(key)
+}
+
+// DeriveAuthority makes the authority that everybody makes who knows secret: its key is derived from it (HKDF, RFC 5869), so that
+// processes which only share a secret can prove to each other that they do, and encrypt what they say.
+func DeriveAuthority(secret []byte) (*Authority, error) {
+	for try := 0; ; try++ { // one in 2³² keys is out of range
+		b, err := hkdf.Key(sha256.New, secret, nil, fmt.Sprintf("starling job authority %d", try), 32)
+		if err != nil {
+			return nil, fmt.Errorf("comm: job authority: %w", err)
+		}
+		key, err := ecdsa.ParseRawPrivateKey(elliptic.P256(), b)
+		if err == nil {
+			return authorityOf(key)
+		}
+		if try == 100 {
+			return nil, fmt.Errorf("comm: job authority: %w", err)
+		}
+	}
+}
+
+func authorityOf(key *ecdsa.PrivateKey) (*Authority, error) {
 	now := time.Now()
 	t := &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "starling job"}, IsCA: true, BasicConstraintsValid: true,
-		KeyUsage: x509.KeyUsageCertSign, NotBefore: now.Add(-time.Hour), NotAfter: now.Add(certificateLife),
+		KeyUsage: x509.KeyUsageCertSign, NotBefore: now.Add(-clockSkew), NotAfter: now.Add(certificateLife),
 	}
 	der, err := x509.CreateCertificate(rand.Reader, t, t, &key.PublicKey, key)
 	if err != nil {
@@ -116,6 +143,19 @@ func secure(c net.Conn, cfg *tls.Config, expect int) (net.Conn, error) {
 	}
 	return t, nil
 }
+
+// Secure encrypts a connection by c, as the dialer of rank expect, or as who accepts if that is negative. Deadlines are the
+// caller's.
+func Secure(conn net.Conn, c *Credentials, expect int) (net.Conn, error) {
+	cfg, err := c.config()
+	if err != nil {
+		return nil, err
+	}
+	return secure(conn, cfg, expect)
+}
+
+// Certified reports whether the other side of a connection that Secure has encrypted showed the certificate of rank.
+func Certified(conn net.Conn, rank int) bool { return certified(conn, rank) }
 
 // certified reports whether the certificate of an encrypted connection is that of rank.
 func certified(c io.ReadWriter, rank int) bool {

@@ -10,8 +10,12 @@ import "starling/sdk/vec"
 // others' results of the piece before. So the only memory touched outside the caches is the vector itself, once to read
 // and once to write.
 
-// What a rank may have to read in the one-round form, in bytes, before the other form is faster.
-const oneRound = 96 << 10
+// What a rank may have to read in the one-round form, in bytes, before the other form is faster: more where ranks outnumber
+// cores, since each wait for another then costs a turn of the machine's scheduler.
+const (
+	oneRound        = 96 << 10
+	oneRoundCrowded = 384 << 10
+)
 
 // treePiece is how much of a chunk goes through a slot at a time.
 const treePiece = 64 << 10
@@ -22,15 +26,18 @@ const strip = 4096
 
 // treeShared sums own over all members; mine is where this member's chunk of the result goes, all the whole result or nil.
 func (g *Group) treeShared(red *Reduction, chunks []Range, own [][]float32, mine, all []float32) (body sharedBody, brief bool) {
-	n := chunks[len(chunks)-1].Hi
+	n := extent(chunks)
 	most := 0 // partial sums of the member that has most
 	for m := range g.ranks {
 		most = max(most, red.first[m+1]-red.first[m])
 	}
 	t := &sharedTree{g: g, red: red, chunks: chunks, own: own, mine: mine, all: all, n: n, values: make([][]float32, len(red.leaves))}
 
-	if room := 4 * n * most; room <= slotBytes && (len(g.ranks)-1)*room <= oneRound {
-
+	limit := oneRound
+	if g.shared.t.crowded {
+		limit = oneRoundCrowded
+	}
+	if room := 4 * n * most; room <= slotBytes && (len(g.ranks)-1)*room <= limit {
 		return sharedBody{publish: t.publishWhole, rest: t.addWhole}, true
 	}
 	t.piece = min(g.opt.PieceBytes, treePiece, slotBytes/(most*(len(g.ranks)-1))) / 4

@@ -34,10 +34,13 @@ var errYield = errors.New("comm: the caller's context has ended")
 // looks briefly. One that somebody waits for looks the longer the more it has helped lately: ranks that have their cores to
 // themselves then meet without sleeping, and ranks that must share them do not burn them. But where two ranks have taken to
 // waking each other, each always finds the other asleep, so now and then one looks for long all the same. Where ranks
-// outnumber cores, looking means letting others run.
+// outnumber cores, looking means letting others run: other processes at every look, goroutines of this one less often in a
+// collective of one round, which is over before any of them would have been of use. In the long ones whoever has nothing
+// to do is better asleep.
 const (
 	looksBackground = 50
 	looksCrowded    = 60
+	looksBrief      = 300
 	looksLeast      = 1000
 	looksMost       = 160_000
 	looksProbe      = 30_000
@@ -89,7 +92,7 @@ func (r *run) reached(n need, m int) bool {
 // met reports whether member m has entered this collective, and compares what it entered with this member's.
 func (r *run) met(m int) bool {
 	if r.entered[m] {
-		return r.fault == nil
+		return len(r.other) == 0
 	}
 	x := r.g.shared
 	if x.heads[m].entered.Load() <= r.seq {
@@ -97,7 +100,7 @@ func (r *run) met(m int) bool {
 	}
 	r.enteredBy(m)
 	if e := x.entry(m, r.seq); !e.is(r.call) {
-		r.fault = r.mismatch(m, e.call())
+		r.differs(m, e.call())
 		return false
 	}
 	return true
@@ -111,7 +114,10 @@ func (r *run) await(n need) error {
 	}
 	x := r.g.shared
 	looks, awaited := looksBackground, false
+	brief := r.h.waiters.Load() > 0 && r.h.c.brief
 	switch {
+	case x.t.crowded && brief:
+		looks = looksBrief
 	case x.t.crowded:
 		looks = looksCrowded
 	case r.h.waiters.Load() > 0:
@@ -120,7 +126,9 @@ func (r *run) await(n need) error {
 	for i := range looks {
 		switch {
 		case x.t.crowded:
-			runtime.Gosched()
+			if !brief || i%16 == 15 {
+				runtime.Gosched()
+			}
 			shm.Yield()
 		case i%32 == 31:
 			runtime.Gosched()
@@ -135,8 +143,8 @@ func (r *run) await(n need) error {
 			}
 			return nil
 		}
-		if r.fault != nil {
-			return r.fault
+		if len(r.other) > 0 {
+			return r.brokenShared()
 		}
 		if i%512 == 511 && r.g.lost() {
 			break
@@ -151,10 +159,10 @@ func (r *run) await(n need) error {
 			return err
 		}
 		x.heads[r.g.self].bell.Sleep(nap, func() bool {
-			return r.behind(n) < 0 || r.fault != nil || r.g.lost()
+			return r.behind(n) < 0 || len(r.other) > 0 || r.g.lost()
 		})
-		if r.fault != nil {
-			return r.fault
+		if len(r.other) > 0 {
+			return r.brokenShared()
 		}
 		if r.behind(n) < 0 {
 			r.moved()
@@ -260,6 +268,7 @@ func (g *Group) carryOutShared(ctx context.Context, c *Collective) (err error, o
 		r.h, r.seq = &c.h, g.seqs[StreamCollective][g.self]
 		g.seqs[StreamCollective][g.self]++
 		g.mu.Unlock()
+		g.opt.Recorder.numbered(r.record, r.seq)
 		if err := r.await(r.needEntry()); err != nil {
 			return err, true
 		}
@@ -276,6 +285,9 @@ func (g *Group) carryOutShared(ctx context.Context, c *Collective) (err error, o
 		}
 	}
 	r.began = c.h.Started()
+	if c.published {
+		g.opt.Recorder.numbered(r.record, r.seq)
+	}
 	for _, m := range r.others {
 		r.met(m) // now, so that those who come later are known to be late
 	}

@@ -15,11 +15,13 @@ import (
 // label or with a real number to predict. Fields: "features" (Float32, of any shape), and
 // "labels" (Int32, scalar) or "targets" (Float32 [1]).
 type Array struct {
-	features []float32
-	labels   []int32   // nil where there are targets
-	targets  []float32 // nil where there are labels
-	classes  int       // 0 where there are targets
-	each     int       // features a sample
+	features []float32      // nil where there are pixels
+	pixels   []uint8        // [channel, row, column] of each sample
+	levels   [][256]float32 // the value of a pixel, for each channel
+	labels   []int32        // nil where there are targets
+	targets  []float32      // nil where there are labels
+	classes  int            // 0 where there are targets
+	each     int            // features a sample
 	fields   []Field
 }
 
@@ -76,6 +78,26 @@ func RegressionFields(shape []int) []Field {
 	}
 }
 
+// newPixels makes a dataset of images of one byte an element, which levels turns into features, channel by channel.
+func newPixels(pixels []uint8, shape []int, labels []int32, classes int, levels [][256]float32) (*Array, error) {
+	each := shape[0] * shape[1] * shape[2]
+	if len(labels) == 0 || len(pixels) != each*len(labels) {
+		return nil, fmt.Errorf("data: %d images of shape %v need %d bytes, there are %d", len(labels), shape, each*len(labels), len(pixels))
+	}
+	return &Array{pixels: pixels, levels: levels, labels: labels, classes: classes, each: each, fields: LabelledFields(shape)}, nil
+}
+
+// pixelLevels are the values of bytes as fractions of 255, less a channel's mean, over its standard deviation.
+func pixelLevels(mean, deviation []float64) [][256]float32 {
+	out := make([][256]float32, len(mean))
+	for c := range out {
+		for v := range out[c] {
+			out[c][v] = float32((float64(v)/255 - mean[c]) / deviation[c])
+		}
+	}
+	return out
+}
+
 // featuresEach is the number of features of one of n samples.
 func featuresEach(features []float32, shape []int, n int) (int, error) {
 	each := 1
@@ -104,14 +126,25 @@ func (a *Array) Classes() int { return a.classes }
 func (a *Array) Fields() []Field { return a.fields }
 
 // Bytes is the memory that the samples hold.
-func (a *Array) Bytes() int64 { return 4 * (int64(len(a.features)) + a.Len()) }
+func (a *Array) Bytes() int64 { return 4*(int64(len(a.features))+a.Len()) + int64(len(a.pixels)) }
 
 // Sample writes sample i.
 func (a *Array) Sample(i int64, dst []Values) error {
 	if i < 0 || i >= a.Len() {
 		return fmt.Errorf("no sample %d of %d", i, a.Len())
 	}
-	copy(dst[0].Float32, a.features[int(i)*a.each:][:a.each])
+	if a.pixels != nil {
+		plane := a.each / len(a.levels)
+		image := a.pixels[int(i)*a.each:][:a.each]
+		for c := range a.levels {
+			to := dst[0].Float32[c*plane : (c+1)*plane]
+			for k, v := range image[c*plane : (c+1)*plane] {
+				to[k] = a.levels[c][v]
+			}
+		}
+	} else {
+		copy(dst[0].Float32, a.features[int(i)*a.each:][:a.each])
+	}
 	if a.targets != nil {
 		dst[1].Float32[0] = a.targets[i]
 	} else {
@@ -123,12 +156,16 @@ func (a *Array) Sample(i int64, dst []Values) error {
 // Fingerprint is the SHA-256, in hexadecimal, of "starling array fingerprint v1\n", the
 // number of samples and of feature dimensions and each dimension (8 bytes,
 // little-endian, each), the features (float32, little-endian) and the labels (int32, little-endian).
-// With targets (float32, little-endian) in place of labels the first line is "starling regression fingerprint v1\n".
+// With targets (float32, little-endian) in place of labels the first line is "starling regression fingerprint v1\n"; with pixels (a byte each) in
+// place of features it is "starling pixels fingerprint v1\n", and the value of each byte (float32, little-endian) follows the dimensions, channel by channel.
 func (a *Array) Fingerprint() string {
 	h := sha256.New()
-	if a.targets != nil {
+	switch {
+	case a.pixels != nil:
+		io.WriteString(h, "starling pixels fingerprint v1\n")
+	case a.targets != nil:
 		io.WriteString(h, "starling regression fingerprint v1\n")
-	} else {
+	default:
 		io.WriteString(h, "starling array fingerprint v1\n")
 	}
 	var buf [1 << 13]byte
@@ -150,6 +187,13 @@ func (a *Array) Fingerprint() string {
 			flush()
 		}
 	}
+	for _, table := range a.levels {
+		for _, v := range table {
+			put32(math.Float32bits(v))
+		}
+	}
+	flush()
+	h.Write(a.pixels)
 	for _, v := range a.features {
 		put32(math.Float32bits(v))
 	}
@@ -209,14 +253,23 @@ func (a *Array) pick(mark []bool, want bool) *Array {
 		}
 	}
 	p := &Array{
-		features: make([]float32, 0, n*a.each),
-		classes:  a.classes,
-		each:     a.each,
-		fields:   a.fields,
+		levels:  a.levels,
+		classes: a.classes,
+		each:    a.each,
+		fields:  a.fields,
+	}
+	if a.pixels != nil {
+		p.pixels = make([]uint8, 0, n*a.each)
+	} else {
+		p.features = make([]float32, 0, n*a.each)
 	}
 	for i, m := range mark {
 		if m == want {
-			p.features = append(p.features, a.features[i*a.each:][:a.each]...)
+			if a.pixels != nil {
+				p.pixels = append(p.pixels, a.pixels[i*a.each:][:a.each]...)
+			} else {
+				p.features = append(p.features, a.features[i*a.each:][:a.each]...)
+			}
 			if a.targets != nil {
 				p.targets = append(p.targets, a.targets[i])
 			} else {

@@ -38,6 +38,7 @@ type Env struct {
 type Bound struct {
 	Segment *Segment
 	steps   []step
+	copies  map[int]*copying // by number
 }
 
 type step struct {
@@ -49,10 +50,10 @@ type step struct {
 
 // Bind makes every kernel of a segment. Errors name the instruction, its block and its recipe position.
 func Bind(dev Device, seg *Segment, mem Memory) (*Bound, error) {
-	b := &Bound{Segment: seg, steps: make([]step, 0, len(seg.Instrs))}
+	b := &Bound{Segment: seg, steps: make([]step, 0, len(seg.Instrs)), copies: map[int]*copying{}}
 	for i := range seg.Instrs {
 		in := &seg.Instrs[i]
-		s, err := bindInstr(dev, in, mem)
+		s, err := b.bindInstr(dev, in, mem)
 		if err != nil {
 			return nil, fmt.Errorf("segment %s, instruction %d%s: %w", seg.Name, i, where(in), err)
 		}
@@ -75,7 +76,7 @@ func where(in *Instr) string {
 	return s + ")"
 }
 
-func bindInstr(dev Device, in *Instr, mem Memory) (step, error) {
+func (b *Bound) bindInstr(dev Device, in *Instr, mem Memory) (step, error) {
 	s := step{in: in}
 	switch in.Kind {
 	case Kernel:
@@ -106,6 +107,13 @@ func bindInstr(dev Device, in *Instr, mem Memory) (step, error) {
 			s.next, err = dev.Bind(c)
 		}
 		return s, err
+	case Round:
+		t, err := mem.place(in.Out[0])
+		if err != nil {
+			return s, err
+		}
+		s.first, err = bindRounding(dev, in.Rounding, t)
+		return s, err
 	case Fold:
 		add, err := graph.Lookup("accumulate")
 		if err != nil {
@@ -119,11 +127,28 @@ func bindInstr(dev Device, in *Instr, mem Memory) (step, error) {
 			if err != nil {
 				return s, err
 			}
+			if in.Rounding != tensor.Invalid {
+				round, err := bindRounding(dev, in.Rounding, below)
+				if err != nil {
+					return s, err
+				}
+				sum := f
+				f = func() { sum(); round() }
+			}
 			s.folds = append(s.folds, f)
 		}
 		return s, nil
+	case Copy, Copied:
+		var err error
+		s.first, err = b.bindCopy(dev, in, mem)
+		return s, err
 	}
 	return s, nil
+}
+
+// bindRounding makes what rounds a tensor in place.
+func bindRounding(dev Device, to tensor.DType, t Tensor) (func(), error) {
+	return dev.Bind(Call{Op: graph.OpRoundTo, Attrs: graph.RoundAttrs{To: to}, In: []Tensor{t}, Out: []Tensor{t}})
 }
 
 func (m Memory) place(o Operand) (Tensor, error) {
@@ -144,6 +169,14 @@ func View[T tensor.Element](mem Memory, o Operand) []T {
 
 // Run executes the segment. Only the communicator can fail.
 func (b *Bound) Run(env *Env) error {
+	err := b.run(env)
+	if err != nil {
+		b.awaitCopies() // whose memory may be freed next
+	}
+	return err
+}
+
+func (b *Bound) run(env *Env) error {
 	for i := range b.steps {
 		s := &b.steps[i]
 		if s.in.When == LastInLane && !env.LastInLane || s.in.When == LastOnRank && !env.LastOnRank {
@@ -163,6 +196,8 @@ func (b *Bound) Run(env *Env) error {
 			} else {
 				s.first()
 			}
+		case Round, Copy, Copied:
+			s.first()
 		case Fold:
 			for _, f := range s.folds[:env.Merges] {
 				f()

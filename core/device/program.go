@@ -2,6 +2,7 @@ package device
 
 import (
 	"starling/core/graph"
+	"starling/core/tensor"
 )
 
 // Space is the arena that an operand lies in. The arenas differ in lifetime and in who maps them.
@@ -24,10 +25,13 @@ const (
 	// Sums holds this rank's part of the gradient where gradients are sharded: one of a stack of buffers of equal layout,
 	// which only the communicator and what follows the sum over lanes touch.
 	Sums
+	// Offload holds values of one run of a segment that wait off the device, in the host's memory or in a file, until they are needed
+	// again. No kernel touches it.
+	Offload
 	NumSpaces
 )
 
-var spaceNames = [NumSpaces]string{"params", "state", "grads", "work", "io", "sums"}
+var spaceNames = [NumSpaces]string{"params", "state", "grads", "work", "io", "sums", "offload"}
 
 // String returns the arena's name.
 func (s Space) String() string { return spaceNames[s] }
@@ -51,9 +55,15 @@ const (
 	Kernel Kind = iota
 	// Fold adds finished lanes of one bucket together, as Env.Merges says.
 	Fold
+	// Round rounds the bucket of a finished lane to the type Rounding, before it is folded.
+	Round
 	// Start hands a bucket to the communicator; Wait blocks until it is done.
 	Start
 	Wait
+	// Copy begins to copy In[0] to Out[0] beside the kernels that follow, and Copied blocks until it is done. Bucket is the
+	// number of the copy in its segment. Copies are made in the order in which they begin.
+	Copy
+	Copied
 )
 
 // When is the moment of the step at which an instruction runs.
@@ -84,8 +94,10 @@ type Instr struct {
 	Accum bool
 	When  When
 	// Bucket is the number of the gradient bucket (Fold, Start, Wait); Out[0] is then its range in Grads. For a collective that
-	// completes parameters it is the number of their unit, and Out[0] where the whole unit lies.
+	// completes parameters it is the number of their unit, and Out[0] where the whole unit lies. Of Copy and Copied it is the number of the copy.
 	Bucket int
+	// Rounding, of Round and Fold, is the half type to which the sums of lanes are rounded; of a Fold it may be Invalid: they are not.
+	Rounding tensor.DType
 	// Group names the process group of a collective, such as "data"; Collective the operation.
 	Group, Collective string
 	// FLOPs and Bytes are the arithmetic and the memory traffic of one run, for cost models and dumps.

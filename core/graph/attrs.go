@@ -19,6 +19,11 @@ type ParamAttrs struct {
 	Init  Init
 	// Frozen parameters get no gradient and no optimizer state.
 	Frozen bool
+	// Buffer marks a named value that is no parameter, such as the running mean of a batch norm. What stands for its gradient is what a
+	// micro-batch has seen; once a step it moves by Rate towards the mean of that over all micro-batches (OpAverage). Neither the optimizer nor
+	// the gradient's norm, its clipping, its compression or half precision touch it; it is stored and hashed with the parameters.
+	Buffer bool
+	Rate   float64
 }
 
 // Init says how a parameter's initial values are drawn. Draws are keyed by the parameter's name,
@@ -96,6 +101,9 @@ type EmbeddingGradAttrs struct{ Rows int }
 // NormAttrs is a layer or RMS norm over the last dimension.
 type NormAttrs struct{ Eps float64 }
 
+// AverageAttrs is the step of a running average: Weight makes the mean of the sum, Rate is how far to move towards it.
+type AverageAttrs struct{ Rate, Weight float64 }
+
 // AttentionAttrs is scaled dot-product attention.
 type AttentionAttrs struct {
 	Causal bool
@@ -118,6 +126,12 @@ type DropoutAttrs struct {
 
 // CrossEntropyAttrs: rows whose target is Ignore (and every negative target) weigh nothing.
 type CrossEntropyAttrs struct{ Ignore int }
+
+// LinearLossAttrs is cross-entropy of a linear layer in chunks of Rows rows.
+type LinearLossAttrs struct {
+	CrossEntropyAttrs
+	Rows int
+}
 
 // ConvAttrs is a two-dimensional convolution over [N,C,H,W].
 type ConvAttrs struct {

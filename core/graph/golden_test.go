@@ -117,6 +117,9 @@ func (g goldenOp) build(b *builder, in []*graph.Value) *graph.Value {
 		return b.one(graph.OpLayerNorm, graph.NormAttrs{Eps: a.Eps}, in...)
 	case "rms_norm":
 		return b.one(graph.OpRMSNorm, graph.NormAttrs{Eps: a.Eps}, in...)
+	case "batch_norm":
+		unread := b.one(graph.OpConst, graph.FullAttrs{Shape: dims(in[1].Shape[0])})
+		return b.one(graph.OpBatchNorm, graph.NormAttrs{Eps: a.Eps}, append(in, unread, unread)...)
 	case "cross_entropy": // PyTorch's is the mean
 		out := b.op(graph.OpCrossEntropy, graph.CrossEntropyAttrs{Ignore: a.Ignore}, in...)
 		return b.one(graph.OpDiv, nil, out[0], out[1])

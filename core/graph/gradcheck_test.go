@@ -152,6 +152,10 @@ func gradCases(r *rand.Rand) []gradCase {
 		add(graph.OpLayerNorm, graph.NormAttrs{Eps: 1e-5}, param(s...), param(c), param(c))
 		add(graph.OpRMSNorm, graph.NormAttrs{Eps: 1e-5}, param(s...), param(c))
 	}
+	for _, s := range [][]int{{5, 3}, {2, 3, 4}, {2, 2, 3, 1}} {
+		c := s[1]
+		add(graph.OpBatchNorm, graph.NormAttrs{Eps: 1e-5}, param(s...), param(c), param(c), given(tensor.F32, []int{c}, 0, 0, 0), given(tensor.F32, []int{c}, 1, 1, 1))
+	}
 	for _, z := range []struct{ t, s, h, g int }{{3, 3, 1, 1}, {4, 4, 4, 2}, {2, 5, 3, 1}, {5, 2, 2, 2}, {1, 1, 2, 1}} {
 		for _, causal := range []bool{false, true} {
 			at := graph.AttentionAttrs{Causal: causal, Scale: 0.6}

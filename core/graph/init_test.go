@@ -5,16 +5,6 @@ import (
 	"testing"
 )
 
-func TestNormalQuantile(t *testing.T) {
-	for _, w := range []uint32{0, 1, 12345, 1 << 20, 1 << 28, 1<<31 - 1, 1 << 31, 3 << 30, math.MaxUint32 - 7, math.MaxUint32} {
-		p := (float64(w) + 0.5) / (1 << 32)
-		want := math.Sqrt2 * math.Erfinv(2*p-1)
-		if got := normalQuantile(w); math.Abs(got-want) > 3e-7*math.Max(1, math.Abs(want)) {
-			t.Errorf("quantile at %v: got %v, want %v", p, got, want)
-		}
-	}
-}
-
 // The words that Random123 publishes for Philox4x32-10 (kat_vectors).
 func TestPhiloxKnownAnswers(t *testing.T) {
 	for _, c := range []struct {
@@ -36,6 +26,40 @@ func TestPhiloxKnownAnswers(t *testing.T) {
 	} {
 		if got := Philox(c.key, c.ctr); got != c.want {
 			t.Errorf("Philox(%x, %x) = %x, want %x", c.key, c.ctr, got, c.want)
+		}
+	}
+}
+
+// plainInit is element e of an initial value, one at a time.
+func plainInit(p ParamAttrs, seed uint64, e uint64) float32 {
+	h := HashName(p.Name) ^ seed
+	w := Philox([2]uint32{uint32(h), uint32(h >> 32)}, [4]uint32{uint32(e / 4), uint32(e / 4 >> 32), 0x696e6974, math.MaxUint32})[e%4]
+	a, b := p.Init.A, p.Init.B
+	if p.Init.Kind == InitNormal {
+		q := (float64(w)+0.5)/(1<<32) - 0.5
+		x := math.Sqrt2 * math.Erfinv(2*q)
+		return float32(a + b*x)
+	}
+	return float32(a + (b-a)*(float64(w)/(1<<32)))
+}
+
+func TestInitValuesAreThoseOfTheirWords(t *testing.T) {
+	for _, in := range []Init{{Kind: InitUniform, A: -0.1, B: 0.3}, {Kind: InitNormal, A: 0.5, B: 2}} {
+		p := ParamAttrs{Name: "h.0.w", Init: in}
+		got := make([]float32, 1<<16+7)
+		InitValues(p, 7, 1<<33+5, got)
+		for i, v := range got {
+			if want := plainInit(p, 7, 1<<33+5+uint64(i)); math.Abs(float64(v-want)) > 1e-5 {
+				t.Fatalf("%v: element %d is %v, want %v", in, i, v, want)
+			}
+		}
+	}
+	p := ParamAttrs{Name: "x", Init: Init{Kind: InitUniform, A: 1, B: 1 + 0x1p-23}} // half of the draws would round to B
+	got := make([]float32, 1000)
+	InitValues(p, 7, 0, got)
+	for i, v := range got {
+		if v != 1 {
+			t.Fatalf("element %d of [1, 1+ε) is %v", i, v)
 		}
 	}
 }

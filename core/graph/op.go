@@ -26,7 +26,7 @@ type Op struct {
 	// its element i depends on element i alone of every input of that type. Updates of optimizers renew
 	// several inputs at once, as their Doc says.
 	InPlace bool
-	// Accumulates says that kernels can continue the sum already in their result (used for the
+	// Accumulates says that kernels can continue the sum already in result 0 (used for the
 	// products that make weight gradients); the chain of additions is part of the contract.
 	Accumulates bool
 }

@@ -145,6 +145,21 @@ var OpConv2DGradW = register(Op{
 	},
 })
 
+// OpConv2DGradWWide is OpConv2DGradW with a sum in fp32 whatever the type of the operands.
+var OpConv2DGradWWide = register(Op{
+	Name: "conv2d_grad_w_wide",
+	Doc:  "(dy[N,O,OH,OW], x[N,C,H,W]) -> dw f32[O,C/Groups,KH,KW]: conv2d_grad_w, never rounded to the operands' type",
+	Ref:  refConv2DGradW,
+	Infer: func(in []*Value, attrs any) ([]Type, error) {
+		types, err := ops["conv2d_grad_w"].Infer(in, attrs)
+		if err != nil {
+			return nil, err
+		}
+		types[0].DType = tensor.F32
+		return types, nil
+	},
+})
+
 // poolShape checks an image and returns the shape of the pooled one.
 func poolShape(a PoolAttrs, x tensor.Shape) (tensor.Shape, error) {
 	oh, ow, err := a.extents(x[2], x[3])

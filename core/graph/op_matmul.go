@@ -180,8 +180,10 @@ var OpEmbedding = register(Op{
 // OpEmbeddingGrad is the gradient of OpEmbedding.
 var OpEmbeddingGrad = register(Op{
 	Name: "embedding_grad",
-	Doc:  "(dy[...,C], ids i32[...]) -> dtable[Rows,C]: rows of dy added at their ids in ascending order of position; ids outside the table are passed over",
-	Ref:  refEmbeddingGrad,
+	Doc: "(dy[...,C], ids i32[...]) -> dtable[Rows,C]: rows of dy added at their ids in ascending order of position; ids outside the table are passed over. " +
+		"Accumulating, what has been summed for a row is then added to it",
+	Accumulates: true,
+	Ref:         refEmbeddingGrad,
 	Infer: func(in []*Value, attrs any) ([]Type, error) {
 		a, err := attrsAs[EmbeddingGradAttrs](attrs)
 		if err := all(err, arity(in, "dy", "ids")); err != nil {

@@ -34,16 +34,10 @@ const (
 
 // OpSumSquares computes the partial sums of a squared norm.
 var OpSumSquares = register(Op{
-	Name: "sum_squares",
-	Doc:  "(x) -> y f64[ceil(n/4096)]: for each block of 4096 elements of x, the sum of their squares in float64",
-	Ref:  refSumSquares,
-	Infer: func(in []*Value, attrs any) ([]Type, error) {
-		if err := arity(in, "x"); err != nil {
-			return nil, err
-		}
-		n := (in[0].Shape.Numel() + SumSquaresBlock - 1) / SumSquaresBlock
-		return one(tensor.F64, n), floats(in...)
-	},
+	Name:  "sum_squares",
+	Doc:   "(x) -> y f64[ceil(n/4096)]: for each block of 4096 elements of x, the sum of their squares in float64",
+	Ref:   blockwise(func(sum, x float64) float64 { return sum + float64(x*x) }),
+	Infer: inferBlocks,
 })
 
 // OpAdamW is a step of AdamW (Loshchilov and Hutter, 2019), as torch.optim.AdamW takes it.
@@ -107,14 +101,6 @@ func inferUpdate(in []*Value, names ...string) ([]Type, error) {
 		}
 	}
 	return out, nil
-}
-
-func refSumSquares(n *Node, in []*Array) []*Array {
-	y := NewArray(n.Out[0].Type)
-	for i, x := range in[0].Data {
-		y.Data[i/SumSquaresBlock] += x * x
-	}
-	return []*Array{y}
 }
 
 func refAdamW(n *Node, in []*Array) []*Array {

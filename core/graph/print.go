@@ -65,6 +65,9 @@ func (n *Node) String() string {
 		if a.Frozen {
 			s += " frozen"
 		}
+		if a.Buffer {
+			s += " buffer"
+		}
 		return s
 	}
 	if len(n.In) > 0 {

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"starling/core/graph"
+	"starling/core/tensor"
 	"starling/core/tensor/detmath"
 )
 
@@ -17,6 +18,10 @@ type Slot struct {
 	// Own says that Shape is its shape; else it has its parameter's.
 	Own   bool
 	Shape []int
+	// DType is its element type, Invalid for f32. Block, if not 0, is how many elements of the parameter have one entry of it
+	// between them; its own shape is then the number of such blocks.
+	DType tensor.DType
+	Block int
 }
 
 // Update is the operation that runs on one parameter.
@@ -152,13 +157,36 @@ type AdamW struct {
 	Eps          float64
 	WeightDecay  float64
 	ParamGroups  []Group
+	// State is how the moments are kept: "" (fp32), StateBF16 or StateInt8.
+	State string
 }
+
+// How an optimizer may keep its state other than in fp32.
+const (
+	StateBF16 = "bf16"
+	// StateInt8 is block-wise dynamic quantisation; see graph.Dynamic8. Parameters of less than LeastQuantised elements keep fp32.
+	StateInt8 = "int8"
+)
+
+// LeastQuantised is the size below which 8-bit state is not worth what it costs: norms and biases, which are sensitive and small.
+const LeastQuantised = 4096
+
+// slowestBF16 is the largest beta2 at which a second moment in bf16 moves: half a unit in its last place is up to 1/256 of it.
+const slowestBF16 = 1 - 1./256
 
 func (o AdamW) groups() groups { return groups{o.WeightDecay, o.ParamGroups} }
 
 // Update runs adamw with the moments m and v.
 func (o AdamW) Update(p graph.ParamAttrs) Update {
-	return Update{Op: "adamw", Attrs: graph.AdamWAttrs{}, Slots: []Slot{{Name: "m"}, {Name: "v"}}, Group: o.groups().of(p)}
+	u := Update{Op: "adamw", Attrs: graph.AdamWAttrs{}, Slots: []Slot{{Name: "m"}, {Name: "v"}}, Group: o.groups().of(p)}
+	switch {
+	case o.State == StateBF16:
+		u.Op, u.Slots = "adamw_bf16", []Slot{{Name: "m", DType: tensor.BF16}, {Name: "v", DType: tensor.BF16}}
+	case o.State == StateInt8 && tensor.Shape(p.Shape.Slice()).Numel() >= LeastQuantised:
+		u.Op, u.Slots = "adamw_int8", []Slot{{Name: "m", DType: tensor.U8}, {Name: "m_scale", Block: graph.QuantBlock},
+			{Name: "v", DType: tensor.U8}, {Name: "v_scale", Block: graph.QuantBlock}}
+	}
+	return u
 }
 
 // Groups is the number of rows.
@@ -186,11 +214,21 @@ func (o AdamW) Validate() error {
 	if !(o.Beta1 >= 0 && o.Beta1 < 1 && o.Beta2 >= 0 && o.Beta2 < 1) {
 		return fmt.Errorf("betas = (%v, %v): each must lie in [0, 1)", o.Beta1, o.Beta2)
 	}
+	if o.State != "" && o.State != StateBF16 && o.State != StateInt8 {
+		return fmt.Errorf("state = %q: must be \"fp32\", \"bf16\" or \"int8\"", o.State)
+	}
+	if o.State == StateBF16 && o.Beta2 > slowestBF16 {
+		return fmt.Errorf("betas = (%v, %v) with state = \"bf16\": the second moment has 8 bits there, and what one step takes from it would be rounded away, so it could only grow; use a beta2 of at most %v, such as 0.95, or state = \"int8\"", o.Beta1, o.Beta2, slowestBF16)
+	}
 	return errors.Join(rate("eps", o.Eps), o.groups().validate(), o.Schedule.Validate())
 }
 
 func (o AdamW) String() string {
-	return fmt.Sprintf("adamw(%v, betas %v %v, eps %v, %v)", o.Schedule, o.Beta1, o.Beta2, o.Eps, o.groups())
+	state := ""
+	if o.State != "" {
+		state = ", state " + o.State
+	}
+	return fmt.Sprintf("adamw(%v, betas %v %v, eps %v, %v%s)", o.Schedule, o.Beta1, o.Beta2, o.Eps, o.groups(), state)
 }
 
 // SGD is stochastic gradient descent with momentum, in PyTorch's form (weight decay added to the gradient).

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// testdata/scaler.txt holds transcripts: a line of settings, a line of flags, and behind ---- what the scale is after each step.
+// Cases 1 to 3. testdata/scaler.txt holds transcripts: a line of settings, a line of flags, and behind ---- what the scale is after each step.
 func TestScalerTranscripts(t *testing.T) {
 	text, err := os.ReadFile("testdata/scaler.txt")
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 
 	"starling/core/device"
 	"starling/core/graph"
+	"starling/core/tensor"
 )
 
 // Check proves by replay that the plan's programs compute what their graphs say, as far as places go. It walks every
@@ -16,7 +17,7 @@ import (
 //   - read of a range that does not hold, whole, the value that the graph says;
 //   - result written over an operand where the operation does not allow it;
 //   - node that is missing or runs twice, output that is not in its place at the end;
-//   - gradient that does not add into its accumulator, or bucket that is folded, started or waited for at a wrong
+//   - gradient that does not add into its accumulator, or bucket that is rounded, folded, started or waited for at a wrong
 //     moment.
 //
 // It shares no code with the planner. Tests call it for every plan they make.
@@ -43,7 +44,7 @@ func checkLasting(p *Plan) error {
 	for i := range p.Params {
 		q := &p.Params[i]
 		all = append(all, named{"parameter " + q.Name, q.Place})
-		if p.Settings.half() {
+		if p.Settings.half() && !q.Buffer {
 			all = append(all, named{"exact parameter " + q.Name, q.Exact})
 		}
 		for u, o := range q.Uses {
@@ -57,7 +58,7 @@ func checkLasting(p *Plan) error {
 		for _, s := range q.Slots {
 			all = append(all, named{"state " + s.Key, s.Place})
 		}
-		if q.updated() {
+		if q.updated() && !q.Buffer {
 			all = append(all, named{"partials of " + q.Name, q.Partials})
 		}
 	}
@@ -95,14 +96,17 @@ type checker struct {
 	ran     map[*graph.Node]bool
 	started []bool // buckets that were handed to other ranks
 	leaving []bool // those that may still be on their way
+	rounded []bool
 	folded  []bool
 	waited  []bool
 	arrival map[int]bool // units that are being gathered
+	copies  map[int]copyOnItsWay
 }
 
 func (c *checker) check() error {
 	flags := func() []bool { return make([]bool, len(c.plan.Buckets)) }
-	c.started, c.leaving, c.folded, c.waited, c.arrival = flags(), flags(), flags(), flags(), map[int]bool{}
+	c.started, c.leaving, c.rounded, c.folded, c.waited, c.arrival = flags(), flags(), flags(), flags(), flags(), map[int]bool{}
+	c.copies = map[int]copyOnItsWay{}
 	if c.lowered.name == SegmentMicro && c.plan.Rounds != nil {
 		for i := range c.leaving { // from the round before
 			c.leaving[i] = !c.plan.Settings.passing() || i >= len(c.leaving)-2
@@ -113,7 +117,7 @@ func (c *checker) check() error {
 			continue
 		}
 		if a, ok := paramAttrs(n); ok {
-			if c.plan.Settings.half() && isSource(n) {
+			if c.plan.Settings.half() && isSource(n) && !a.Buffer {
 				continue // only its rounded form is in reach of programs
 			}
 			if q := c.plan.Param(a.Name); q != nil && q.Sharded {
@@ -132,6 +136,8 @@ func (c *checker) check() error {
 		switch {
 		case in.Kind == device.Kernel:
 			err = c.kernel(in)
+		case in.Kind == device.Copy || in.Kind == device.Copied:
+			err = c.copy(in)
 		case in.Collective == AllGather:
 			err = c.gather(in)
 		default:
@@ -252,6 +258,11 @@ func (c *checker) mayWrite(in *device.Instr, i int) error {
 			return fmt.Errorf("it is written over input %d", k)
 		}
 	}
+	for k, copying := range c.copies {
+		if overlap(copying.from, o) || overlap(copying.to, o) {
+			return fmt.Errorf("it changes what copy %d reads or writes", k)
+		}
+	}
 	for b, place := range c.plan.Buckets {
 		if c.lowered.name == SegmentMicro && (c.leaving[b] || c.folded[b]) && overlap(place.Place, o) {
 			return fmt.Errorf("it changes bucket %d, which has left", b)
@@ -305,7 +316,7 @@ func (c *checker) write(o device.Operand, v *graph.Value) {
 	c.memory[o.Space] = out
 }
 
-// bucket checks a Fold, Start or Wait.
+// bucket checks a Round, Fold, Start or Wait.
 func (c *checker) bucket(in *device.Instr) error {
 	if in.Bucket < 0 || in.Bucket >= len(c.plan.Buckets) {
 		return fmt.Errorf("there is no bucket %d", in.Bucket)
@@ -326,6 +337,11 @@ func (c *checker) bucket(in *device.Instr) error {
 		}
 		c.waited[in.Bucket] = true
 		return nil
+	case device.Round:
+		if c.rounded[in.Bucket] || c.folded[in.Bucket] || c.started[in.Bucket] || in.When != device.LastInLane {
+			return fmt.Errorf("bucket %d is rounded twice or at the wrong moment", in.Bucket)
+		}
+		c.rounded[in.Bucket] = true
 	case device.Fold:
 		if c.folded[in.Bucket] || c.started[in.Bucket] || in.When != device.LastInLane {
 			return fmt.Errorf("bucket %d is folded twice or at the wrong moment", in.Bucket)
@@ -356,7 +372,7 @@ func (c *checker) gather(in *device.Instr) error {
 	}
 	c.arrival[u.Index] = in.Kind == device.Start
 	if c.lowered.name == SegmentUpdate {
-		if u.Sharded || o.Space != device.Params {
+		if u.Sharded && in.Group != ReplicaGroup || o.Space != device.Params {
 			return fmt.Errorf("unit %d is gathered after the update, where its parameters stay sharded", u.Index)
 		}
 		return c.gatherUpdated(in.Kind, u)
@@ -421,6 +437,9 @@ func (c *checker) end() error {
 			return fmt.Errorf("output %s: %w", o.Name, err)
 		}
 	}
+	for k := range c.copies {
+		return fmt.Errorf("copy %d is never waited for", k)
+	}
 	for u, arriving := range c.arrival {
 		if arriving {
 			return fmt.Errorf("unit %d is gathered and never waited for", u)
@@ -447,6 +466,9 @@ func (c *checker) endMicro() error {
 		}
 	}
 	for i, b := range c.plan.Buckets {
+		if rounds := c.plan.Rounding(b) != tensor.Invalid; c.rounded[i] != rounds {
+			return fmt.Errorf("bucket %d: rounded is %v, want %v", i, c.rounded[i], rounds)
+		}
 		if c.folded[i] != (c.plan.GradBuffers > 1) || c.started[i] != (c.plan.Settings.World > 1) {
 			return fmt.Errorf("bucket %d: folded is %v with %d gradient buffers, started is %v with %d ranks",
 				i, c.folded[i], c.plan.GradBuffers, c.started[i], c.plan.Settings.World)

@@ -42,7 +42,7 @@ var perElement = map[string]int64{
 	"tanh_grad": 3, "sigmoid_grad": 3, "gelu_grad": 28, "gelu_erf_grad": 28, "silu_grad": 18, "swiglu_grad": 20,
 	"softmax": 16, "softmax_grad": 4, "log_softmax": 16, "log_softmax_grad": 16, "cross_entropy": 14, "cross_entropy_grad": 14,
 	"layer_norm": 8, "layer_norm_grad": 12, "rms_norm": 5, "rms_norm_grad": 9, "rotary": 3, "dropout": 12,
-	"sum_squares": 2, "adamw": 14, "sgd": 6,
+	"sum_squares": 2, "sum_abs": 1, "max_abs": 1, "clip_value": 2, "round_to": 1, "adamw": 14, "adamw_bf16": 16, "adamw_int8": 30, "sgd": 6,
 }
 
 // products are the operations whose arithmetic is more than a pass over their operands.
@@ -62,10 +62,16 @@ var products = map[string]func(n *graph.Node) int64{
 
 	"linear_grad_w_wide": func(n *graph.Node) int64 { return 2 * numel(n.In[0]) * int64(n.Out[0].Shape[1]) },
 
+	// The logits, and the two products of their gradient.
+	"linear_cross_entropy":       func(n *graph.Node) int64 { return linearLoss(n.In[0], n.In[1], 2, 14) },
+	"linear_cross_entropy_grads": func(n *graph.Node) int64 { return linearLoss(n.In[1], n.In[2], 6, 28) },
+
 	// Every output element of a convolution is a product over the kernel's window and channels.
-	"conv2d":        func(n *graph.Node) int64 { return 2 * numel(n.Out[0]) * window(n.In[1]) },
-	"conv2d_grad_x": func(n *graph.Node) int64 { return 2 * numel(n.In[0]) * window(n.In[1]) },
-	"conv2d_grad_w": func(n *graph.Node) int64 { return 2 * numel(n.In[0]) * window(n.Out[0]) },
+	"conv2d":             func(n *graph.Node) int64 { return 2 * numel(n.Out[0]) * window(n.In[1]) },
+	"conv2d_grad_x":      func(n *graph.Node) int64 { return 2 * numel(n.In[0]) * window(n.In[1]) },
+	"conv2d_grad_w":      func(n *graph.Node) int64 { return 2 * numel(n.In[0]) * window(n.Out[0]) },
+	"conv2d_grad_w_wide": func(n *graph.Node) int64 { return 2 * numel(n.In[0]) * window(n.Out[0]) },
+
 	"max_pool":      func(n *graph.Node) int64 { return pooled(n, n.Out[0]) },
 	"avg_pool":      func(n *graph.Node) int64 { return pooled(n, n.Out[0]) },
 	"max_pool_grad": func(n *graph.Node) int64 { return numel(n.In[0]) },
@@ -80,6 +86,11 @@ var products = map[string]func(n *graph.Node) int64{
 }
 
 func numel(v *graph.Value) int64 { return int64(v.Shape.Numel()) }
+
+// linearLoss is the arithmetic of products of x and w, so many for each pair of their elements, and of each logit.
+func linearLoss(x, w *graph.Value, products, logit int64) int64 {
+	return numel(x)*int64(w.Shape[0])*products + numel(x)/int64(w.Shape[1])*int64(w.Shape[0])*logit
+}
 
 // window is the number of elements of w[O,C,KH,KW] that make one output.
 func window(w *graph.Value) int64 { return numel(w) / int64(w.Shape[0]) }

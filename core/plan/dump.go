@@ -9,6 +9,7 @@ import (
 	"starling/core/comm"
 	"starling/core/device"
 	"starling/core/graph"
+	"starling/core/tensor"
 )
 
 // DumpKinds are the kinds of text that Dump knows.
@@ -36,7 +37,7 @@ func (p *Plan) Dump(kind string) (string, error) {
 func (p *Plan) dumpProgram(b *strings.Builder) {
 	fmt.Fprintf(b, "arenas ")
 	for s := range device.NumSpaces {
-		if p.ArenaBytes[s] == 0 && s == device.Sums {
+		if p.ArenaBytes[s] == 0 && (s == device.Sums || s == device.Offload) {
 			continue
 		}
 		times := ""
@@ -59,7 +60,11 @@ func (p *Plan) dumpProgram(b *strings.Builder) {
 		fmt.Fprintf(b, "  %d  grads+%06x  %s  %s\n", k.Index, k.Place.Offset, bytesString(k.Place.Bytes()), k.Label)
 	}
 	for _, u := range p.Units {
-		fmt.Fprintf(b, "unit %d  params+%06x  elements %v of %d are this rank's  %s\n", u.Index, u.Place.Offset, u.Chunks[p.Settings.Rank], u.Elements, u.Label)
+		kept := ""
+		if u.Sharded && p.Settings.Hybrid() {
+			kept = fmt.Sprintf(", which keeps %v", u.Held)
+		}
+		fmt.Fprintf(b, "unit %d  params+%06x  elements %v of %d are this rank's%s  %s\n", u.Index, u.Place.Offset, u.Chunks[p.Settings.Rank], u.Elements, kept, u.Label)
 	}
 	if len(p.LaneSteps()) > 0 {
 		fmt.Fprintf(b, "\nlanes of rank %d of %d\n", p.Settings.Rank, p.Settings.World)
@@ -106,6 +111,9 @@ func paramRow(q *Param) []string {
 		for _, s := range q.Slots {
 			row = append(row, fmt.Sprintf("%s state+%06x", s.Name, s.Place.Offset))
 		}
+		if q.Buffer {
+			return append(row, "buffer")
+		}
 		row = append(row, fmt.Sprintf("group %d", q.Group))
 	}
 	return row
@@ -132,7 +140,7 @@ func (p *Plan) namer() func(seg *device.Segment, o device.Operand) string {
 		for _, s := range q.Slots {
 			names[key{device.State, s.Place.Offset}] = "#" + s.Key
 		}
-		if q.updated() {
+		if q.updated() && !q.Buffer {
 			names[key{device.IO, q.Partials.Offset}] = "partials(" + q.Name + ")"
 		}
 	}
@@ -186,9 +194,12 @@ func dumpSegment(b *strings.Builder, seg *device.Segment, name func(*device.Segm
 	for i := range seg.Instrs {
 		in := &seg.Instrs[i]
 		row := []string{fmt.Sprintf("%04d", i)}
-		if in.Kind == device.Kernel {
+		switch in.Kind {
+		case device.Kernel:
 			row = append(row, kernelRow(seg, in, name)...)
-		} else {
+		case device.Copy, device.Copied:
+			row = append(row, copyRow(in)...)
+		default:
 			row = append(row, bucketRow(in)...)
 		}
 		rows = append(rows, row)
@@ -245,12 +256,26 @@ func bucketRow(in *device.Instr) []string {
 	}
 	size := fmt.Sprintf("%s %d (%s)", what, in.Bucket, bytesString(in.Out[0].Type.Bytes()))
 	switch in.Kind {
+	case device.Round:
+		return []string{"round", size + " to " + in.Rounding.String(), "", "", in.When.String()}
 	case device.Fold:
-		return []string{"fold", size + " of finished lanes", "", "", in.When.String()}
+		how := " of finished lanes"
+		if in.Rounding != tensor.Invalid {
+			how += " in " + in.Rounding.String()
+		}
+		return []string{"fold", size + how, "", "", in.When.String()}
 	case device.Start:
 		return []string{"start " + in.Collective, size + " group " + in.Group, "", "", in.When.String()}
 	}
 	return []string{"wait " + in.Collective, size + " group " + in.Group, "", "", in.When.String()}
+}
+
+func copyRow(in *device.Instr) []string {
+	if in.Kind == device.Copied {
+		return []string{"copied", fmt.Sprintf("copy %d", in.Bucket)}
+	}
+	from, to := in.In[0], in.Out[0]
+	return []string{"copy", fmt.Sprintf("copy %d (%s) %v+%05x → %v+%05x", in.Bucket, bytesString(from.Bytes()), from.Space, from.Offset, to.Space, to.Offset), from.Type.String()}
 }
 
 // columns prints rows with aligned columns, counting runes.

@@ -12,12 +12,17 @@ import (
 // sums have a class of arithmetic of their own.
 var halfOps = map[string]int{
 	"linear": 3, "linear_grad_x": 2, "linear_grad_b": 1,
+	"conv2d": 3, "conv2d_grad_x": 2,
 	"add": 2, "sub": 2, "mul": 2,
 	"relu": 1, "gelu": 1, "gelu_erf": 1, "silu": 1, "swiglu": 2,
 	"relu_grad": 2, "gelu_grad": 2, "gelu_erf_grad": 2, "silu_grad": 2, "swiglu_grad": 3,
 	"slice": 1, "pad_slice": 1, "concat": 1 << 30,
+	"attention": 3, "attention_grad": 5,
 	"layer_norm": 3, "layer_norm_grad": 3, "rms_norm": 2, "rms_norm_grad": 3,
 }
+
+// wideGradients are the gradients of weights whose sums stay in fp32.
+var wideGradients = map[string]*graph.Op{"linear_grad_w": graph.OpLinearGradWWide, "conv2d_grad_w": graph.OpConv2DGradWWide}
 
 // narrow lets operations read and write bfloat16 where precision has put casts around them: an operation whose operands were
 // all widened and whose results are all rounded does both itself. Gradients of weights are summed in fp32 and not rounded on the way to their
@@ -47,8 +52,8 @@ func (w *narrower) node(n *graph.Node) {
 	switch {
 	case n.Op == graph.OpCast:
 		w.cast(n)
-	case n.Op == graph.OpLinearGradW && widened(n.In[0]) && widened(n.In[1]):
-		out := w.apply(n, graph.OpLinearGradWWide, nil, w.half(n.In[0]), w.half(n.In[1]))
+	case wideGradients[n.Op.Name] != nil && widened(n.In[0]) && widened(n.In[1]):
+		out := w.apply(n, wideGradients[n.Op.Name], n.Attrs, w.half(n.In[0]), w.half(n.In[1]))
 		w.env[n.Out[0]] = out[0]
 		w.exact[n.Out[0]] = out[0]
 	case w.fits(n):
@@ -107,7 +112,7 @@ func (w *narrower) fits(n *graph.Node) bool {
 		}
 	}
 	for i, v := range n.Out {
-		if i == 1 && strings.HasSuffix(n.Op.Name, "_norm") { // statistics are fp32
+		if i == 1 && (strings.HasSuffix(n.Op.Name, "_norm") || n.Op == graph.OpAttention) { // statistics are fp32
 			continue
 		}
 		u := w.consumers[v]

@@ -93,7 +93,7 @@ func (l *lowering) placeGathered() {
 	}
 	var blocks []*block
 	for _, r := range l.gathered {
-		r.place = device.Operand{Type: l.plan.vector(r.unit.Elements), Space: device.Work}
+		r.place = device.Operand{Type: l.plan.vector(r.unit, r.unit.Elements), Space: device.Work}
 		blocks = append(blocks, &block{bytes: aligned(r.place.Bytes()), start: r.start, end: r.last})
 	}
 	base := l.seg.WorkBytes
@@ -132,24 +132,30 @@ func (l *lowering) residentPlace(q *Param, i int) device.Operand {
 
 // memberPlace is where a parameter lies in its unit's whole vector at vec.
 func (p *Plan) memberPlace(vec device.Operand, u *Unit, q *Param) device.Operand {
-	return device.Operand{Type: p.weight(q.Whole), Space: vec.Space, Offset: vec.Offset + int64(u.memberOf(q.Name).At)*int64(p.weightSize())}
+	t := p.Settings.used(q.Whole, u.Buffers)
+	return device.Operand{Type: t, Space: vec.Space, Offset: vec.Offset + int64(u.memberOf(q.Name).At)*int64(t.DType.Size())}
 }
 
 func (p *Plan) gatherInstr(kind device.Kind, u *Unit, place device.Operand) device.Instr {
-	return device.Instr{Kind: kind, Bucket: u.Index, Out: []device.Operand{place}, Group: dataGroup, Collective: AllGather}
+	group := dataGroup
+	switch {
+	case u.Sharded && p.Settings.Hybrid() && place.Space == device.Params:
+		group = ReplicaGroup
+	case u.Sharded && p.Settings.Hybrid():
+		group = ShardGroup
+	}
+	return device.Instr{Kind: kind, Bucket: u.Index, Out: []device.Operand{place}, Group: group, Collective: AllGather}
 }
 
-// weight is a parameter's type as it is used: rounded under half precision.
-func (p *Plan) weight(t graph.Type) graph.Type {
-	if p.Settings.half() {
-		t.DType = p.Settings.Half
+// used is a parameter's type as it is used: rounded under half precision, unless it is a buffer.
+func (s Settings) used(t graph.Type, buffer bool) graph.Type {
+	if s.half() && !buffer {
+		t.DType = s.Half
 	}
 	return t
 }
 
-func (p *Plan) weightSize() int { return p.weight(graph.Type{DType: tensor.F32}).DType.Size() }
-
-// vector is the type of n elements of parameters as they are used.
-func (p *Plan) vector(n int) graph.Type {
-	return p.weight(graph.Type{DType: tensor.F32, Shape: tensor.Shape{n}})
+// vector is the type of n elements of a unit's parameters as they are used.
+func (p *Plan) vector(u *Unit, n int) graph.Type {
+	return p.Settings.used(graph.Type{DType: tensor.F32, Shape: tensor.Shape{n}}, u.Buffers)
 }

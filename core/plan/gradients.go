@@ -153,7 +153,7 @@ func accumulator(v *graph.Value, consumers map[*graph.Value]uses) *graph.Value {
 		}
 		n := v.Def
 		switch {
-		case n.Op.Accumulates && len(n.Out) == 1:
+		case n.Op.Accumulates && v == n.Out[0]:
 			return v
 		case n.Op.View:
 			v = n.In[0]
@@ -174,6 +174,8 @@ type Bucket struct {
 	Grads []Gradient
 	// Unit is the number of the unit whose layout and cut the bucket has where state is sharded, else -1.
 	Unit int
+	// Buffers says that the bucket holds what buffers average, not gradients: it travels in fp32 as it is.
+	Buffers bool
 	// Sum is where this rank's chunk of the sum over lanes lies where state is sharded, as a vector of f32: in the bucket
 	// itself, or in Sums.
 	Sum device.Operand
@@ -198,17 +200,22 @@ func distribute(s *State) error {
 	limit := s.Settings.FirstBucketBytes
 	var cur []Gradient
 	var offset, size int64
+	buffers := s.buffers()
+	kind := false
 	cut := func() {
 		size = roundUp(size, 4*comm.ChunkAlign*int64(s.Settings.World))
-		s.Buckets = append(s.Buckets, newBucket(len(s.Buckets), offset, size, cur))
+		b := newBucket(len(s.Buckets), offset, size, cur)
+		b.Buffers = kind
+		s.Buckets = append(s.Buckets, b)
 		cur, offset, size = nil, offset+size, 0
 		limit = s.Settings.BucketBytes
 	}
 	for _, gr := range s.Grads {
 		n := aligned(value[gr].Bytes())
-		if size > 0 && size+n > limit {
+		if size > 0 && (size+n > limit || buffers[gr.Param] != kind) {
 			cut()
 		}
+		kind = buffers[gr.Param]
 		if n > s.Settings.BucketBytes {
 			s.Notes = append(s.Notes, fmt.Sprintf("the gradient of %s takes %s, more than a bucket of %s: it travels in a bucket of its own",
 				gr.Param, bytesString(n), bytesString(s.Settings.BucketBytes)))

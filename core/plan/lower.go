@@ -30,6 +30,9 @@ type lowering struct {
 	gathered    []*residency            // in the order in which they start
 	gatherBytes int64
 	peak        *graph.Node
+
+	trips   map[*graph.Value]*trip // values that wait off the device
+	ordered []*trip                // in the order in which they are made
 }
 
 // binding gives the places of inputs and outputs that do not lie in IO under their own name.
@@ -95,6 +98,7 @@ func (l *lowering) lower(name string) error {
 			continue
 		}
 		l.gather(i)
+		l.fetch(i)
 		if l.before != nil {
 			l.before(n)
 		}
@@ -111,6 +115,7 @@ func (l *lowering) lower(name string) error {
 			in.Bytes += in.Out[0].Type.Bytes()
 		}
 		l.seg.Instrs = append(l.seg.Instrs, in)
+		l.send(i)
 		if l.after != nil {
 			l.after(n)
 		}
@@ -131,9 +136,10 @@ func (l *lowering) passive(n *graph.Node) bool {
 
 // weightOf is the parameter whose memory a node stands for: the parameter itself, or under half precision its rounded form.
 func weightOf(s Settings, n *graph.Node, params map[*graph.Value]*Param) *Param {
+	q := params[n.Out[0]]
 	switch {
-	case !s.half():
-		return params[n.Out[0]]
+	case !s.half() || q != nil && q.Buffer:
+		return q
 	case s.isWeight(n):
 		return params[n.In[0]]
 	}
@@ -145,6 +151,9 @@ func (l *lowering) operand(v *graph.Value, i int) device.Operand {
 	root := rootOf(v)
 	if q := l.sharded[root]; q != nil {
 		return retype(l.residentPlace(q, i), v.Type)
+	}
+	if t := l.trips[root]; t != nil {
+		return retype(t.at(i), v.Type)
 	}
 	return retype(l.place[root], v.Type)
 }
@@ -173,6 +182,7 @@ func (l *lowering) placeTransient() {
 			last[rootOf(v)] = i
 		}
 	}
+	l.planTrips(last)
 	var blocks []*block
 	of := map[*graph.Value]*block{}
 	for i, n := range l.g.Nodes {
@@ -183,14 +193,22 @@ func (l *lowering) placeTransient() {
 			if _, fixed := l.place[v]; fixed {
 				continue
 			}
-			if b := l.reusable(n, k, i, last, of); b != nil {
-				b.end = max(i, last[v])
-				of[v] = b
-				continue
+			end := max(i, last[v])
+			t := l.trips[v]
+			if t != nil {
+				end = t.gone
 			}
-			b := &block{bytes: aligned(v.Bytes()), start: i, end: max(i, last[v])}
-			blocks = append(blocks, b)
+			b := l.reusable(n, k, i, last, of)
+			if b == nil {
+				b = &block{bytes: aligned(v.Bytes()), start: i}
+				blocks = append(blocks, b)
+			}
+			b.end = end
 			of[v] = b
+			if t != nil {
+				t.out, t.in = b, &block{bytes: b.bytes, start: t.back, end: last[v]}
+				blocks = append(blocks, t.in)
+			}
 		}
 	}
 	if len(blocks) > 0 {
@@ -199,6 +217,7 @@ func (l *lowering) placeTransient() {
 		l.leastWork, at = leastBytes(blocks)
 		l.peak = l.g.Nodes[at]
 	}
+	l.placeTrips()
 	for v, b := range of {
 		l.place[v] = device.Operand{Type: v.Type, Space: device.Work, Offset: b.offset}
 	}
@@ -213,6 +232,9 @@ func (l *lowering) reusable(n *graph.Node, k, i int, last map[*graph.Value]int, 
 	for _, v := range n.In {
 		root := rootOf(v)
 		b := of[root]
+		if t := l.trips[root]; t != nil && i >= t.back {
+			b = t.in
+		}
 		if b == nil || last[root] != i || !sameType(v.Type, n.Out[0].Type) {
 			continue
 		}

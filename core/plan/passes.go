@@ -62,6 +62,7 @@ func Passes() []Pass {
 		{"narrow", "read and write bfloat16 where casts stand around an operation", narrow},
 		{"fuse", "join the gradients of adjoining slices", fuse},
 		{"fuse attention", "read queries, keys and values where one layer has put them", fuseAttention},
+		{"chunk loss", "compute large logits, their loss and their gradients a chunk of rows at a time", chunkLoss},
 		{"prune", "drop what no output depends on", prune},
 		{"recompute", "compute activations of the chosen blocks again instead of keeping them", recompute},
 		{"accumulate", "let each gradient end in a node that adds into its accumulator", accumulate},
@@ -75,9 +76,10 @@ func ForwardPasses() []Pass {
 	return []Pass{
 		{"autocast", "round weights, products and what is made of them to the half type of the recipe's precision", autocast},
 		{"share", "compute equal expressions once", share},
-		{"fuse attention", "read queries, keys and values where one layer has put them", fuseAttention},
-		{"prune", "drop what no output depends on", prune},
 		{"narrow", "read and write bfloat16 where casts stand around an operation", narrow},
+		{"fuse attention", "read queries, keys and values where one layer has put them", fuseAttention},
+		{"chunk loss", "compute large logits, their loss and their gradients a chunk of rows at a time", chunkLoss},
+		{"prune", "drop what no output depends on", prune},
 		{"order", "make constants late", order},
 	}
 }

@@ -31,7 +31,13 @@ const (
 	AllGather = "all_gather"
 )
 
-const dataGroup = "data"
+// The groups of ranks that Start and Wait instructions name.
+const (
+	dataGroup = "data"
+	// ShardGroup are Settings.ShardRanks, ReplicaGroup Settings.ReplicaRanks, where parameters are sharded inside groups.
+	ShardGroup   = "shard"
+	ReplicaGroup = "replicas"
+)
 
 // Plan is everything that a rank runs, with the place of every value.
 type Plan struct {
@@ -87,10 +93,12 @@ type Param struct {
 	// Whole is the type of the whole parameter.
 	Whole graph.Type
 	// Place is where it lies in Params as it is used, rounded under half precision: the whole of it, or where Sharded the
-	// elements Owned as a vector.
+	// elements Held as a vector.
 	Place device.Operand
 	// Exact is where the part Owned lies in fp32, in its own shape if that is all of it: in Params, or under half precision in State.
 	Exact device.Operand
+	// Held is the range of elements that this rank keeps where Sharded, Owned among them.
+	Held comm.Range
 	// Unit is the number of the unit that it belongs to where state is sharded, else -1.
 	Unit    int
 	Sharded bool
@@ -108,8 +116,8 @@ type Param struct {
 	Slots []SlotPlace
 	// Group is the parameter's row of the table of hyper-parameters.
 	Group int
-	// Partials, in IO, receives the sums of squares of the gradient's blocks, of the part Owned: f64[ceil(elements /
-	// graph.SumSquaresBlock)].
+	// Partials, in IO, receives the norm's partial results (Settings.Norm) for the gradient's blocks, of the part Owned:
+	// f64[ceil(elements / graph.SumSquaresBlock)].
 	Partials device.Operand
 	// Block and Pos tell where the recipe made it.
 	Block string
@@ -118,26 +126,31 @@ type Param struct {
 	update Update
 }
 
-// Trained reports whether the parameter gets gradients and updates.
+// Trained reports whether the parameter gets gradients and updates, or is a buffer that averages what the steps see.
 func (p *Param) Trained() bool { return len(p.Uses) > 0 }
+
+// Optimised reports whether the optimizer renews the parameter, and the gradient's norm counts it.
+func (p *Param) Optimised() bool { return p.Trained() && !p.Buffer }
 
 // updated reports whether this rank updates some of it.
 func (p *Param) updated() bool { return p.Trained() && p.Owned.Len() > 0 }
 
 // ownedType is the type of the part that this rank updates: a vector, or the whole parameter in its own shape.
-func (p *Param) ownedType() graph.Type {
-	if p.Owned.Len() == p.Whole.Shape.Numel() {
+func (p *Param) ownedType() graph.Type { return p.partType(p.Owned.Len()) }
+
+func (p *Param) partType(n int) graph.Type {
+	if n == p.Whole.Shape.Numel() {
 		return p.Whole
 	}
-	return graph.Type{DType: p.Whole.DType, Shape: tensor.Shape{p.Owned.Len()}}
+	return graph.Type{DType: p.Whole.DType, Shape: tensor.Shape{n}}
 }
 
 // OwnedPlace is where the part Owned lies in Params, as it is used.
 func (p *Param) OwnedPlace() device.Operand {
 	o := p.Place
 	o.Shape = p.ownedType().Shape
-	if !p.Sharded {
-		o.Offset += int64(p.Owned.Lo) * int64(o.DType.Size())
+	if p.Owned.Len() > 0 {
+		o.Offset += int64(p.Owned.Lo-p.Held.Lo) * int64(o.DType.Size())
 	}
 	return o
 }
@@ -167,6 +180,7 @@ func Build(train *graph.Graph, s Settings) (*Plan, error) {
 	if err != nil {
 		return nil, err
 	}
+	red = s.rounded(red)
 	p := &Plan{
 		Settings: s, Segments: map[string]*device.Segment{}, params: map[string]int{}, grads: map[string]device.Operand{},
 		reduced: map[string]device.Operand{}, bucketOf: map[string]int{},
@@ -188,7 +202,7 @@ func Build(train *graph.Graph, s Settings) (*Plan, error) {
 	if err := p.layOut(st); err != nil {
 		return nil, err
 	}
-	for _, build := range []func(*State) error{p.buildMicro, p.buildNorm, p.buildUpdate} {
+	for _, build := range []func(*State) error{p.buildMicro, p.buildNorm, p.buildClip, p.buildUpdate} {
 		if err := build(st); err != nil {
 			return nil, err
 		}
@@ -231,11 +245,13 @@ func (p *Plan) SegmentNames() []string {
 func (p *Plan) layOut(st *State) error {
 	for _, n := range st.Graph.Params() {
 		p.Params = append(p.Params, Param{ParamAttrs: n.Attrs.(graph.ParamAttrs), Block: n.Block, Pos: n.Pos, Unit: -1,
-			Whole: n.Out[0].Type, Owned: comm.Range{Hi: n.Out[0].Shape.Numel()}, Place: device.Operand{Type: p.weight(n.Out[0].Type), Space: device.Params}})
+			Whole: n.Out[0].Type, Owned: comm.Range{Hi: n.Out[0].Shape.Numel()}, Place: device.Operand{Space: device.Params}})
 	}
 	slices.SortFunc(p.Params, func(a, b Param) int { return cmp.Compare(a.Name, b.Name) })
 	for i := range p.Params {
-		p.params[p.Params[i].Name] = i
+		q := &p.Params[i]
+		p.params[q.Name] = i
+		q.Place.Type = p.Settings.used(q.Whole, q.Buffer)
 	}
 	if len(p.Units) > 0 {
 		p.placeUnits()
@@ -248,7 +264,7 @@ func (p *Plan) layOut(st *State) error {
 	for i := range p.Params {
 		q := &p.Params[i]
 		q.Exact = q.OwnedPlace()
-		if p.Settings.half() {
+		if p.Settings.half() && !q.Buffer {
 			t := q.ownedType()
 			q.Exact = device.Operand{Type: t, Space: device.State, Offset: p.alloc(device.State, t.Bytes())}
 		}
@@ -262,9 +278,9 @@ func (p *Plan) placeUnits() {
 	for _, u := range p.Units {
 		n := u.Elements
 		if u.Sharded {
-			n = u.Chunks[p.Settings.Rank].Len()
+			n = u.Held.Len()
 		}
-		u.Place = device.Operand{Type: p.vector(n), Space: device.Params}
+		u.Place = device.Operand{Type: p.vector(u, n), Space: device.Params}
 		u.Place.Offset = p.alloc(device.Params, u.Place.Bytes())
 		for _, m := range u.Members {
 			q := p.Param(m.Param)
@@ -277,9 +293,10 @@ func (p *Plan) placeUnits() {
 				q.Place = p.memberPlace(u.Place, u, q)
 				continue
 			}
-			q.Place = device.Operand{Type: p.weight(q.ownedType()), Space: device.Params, Offset: u.Place.Offset}
-			if q.Owned.Len() > 0 {
-				q.Place.Offset += int64(m.At+q.Owned.Lo-u.Chunks[p.Settings.Rank].Lo) * int64(p.weightSize())
+			q.Held = within(u.Held, m)
+			q.Place = device.Operand{Type: p.Settings.used(q.partType(q.Held.Len()), u.Buffers), Space: device.Params, Offset: u.Place.Offset}
+			if q.Held.Len() > 0 {
+				q.Place.Offset += int64(m.At+q.Held.Lo-u.Held.Lo) * int64(q.Place.DType.Size())
 			}
 		}
 	}
@@ -353,15 +370,16 @@ func (p *Plan) placeState() error {
 		if !q.Trained() {
 			continue
 		}
+		if q.Buffer {
+			q.update = p.Settings.averaged(q)
+			continue
+		}
 		u, err := p.Settings.Update(q.ParamAttrs)
 		if err != nil {
 			return fmt.Errorf("optimizer for parameter %s%s: %w", q.Name, inBlock(q.Block), err)
 		}
 		if u.Op == nil && !u.External || u.Group < 0 {
 			return fmt.Errorf("optimizer for parameter %s%s: the update has no operation or a negative group", q.Name, inBlock(q.Block))
-		}
-		if u.External && p.Settings.half() {
-			return fmt.Errorf("optimizer for parameter %s%s: optimizers outside the program work on fp32 parameters; use precision.fp32(), or a built-in optimizer", q.Name, inBlock(q.Block))
 		}
 		q.update, q.Group = u, u.Group
 		p.Groups = max(p.Groups, u.Group+1)
@@ -377,7 +395,7 @@ func (p *Plan) placeState() error {
 			q := &p.Params[i]
 			for k := range q.Slots {
 				if s := &q.Slots[k]; s.Name == name {
-					t := q.ownedType()
+					t := s.of(q.ownedType())
 					if s.Own && q.updated() {
 						t.Shape = append(tensor.Shape{}, s.Shape...)
 					}
@@ -406,7 +424,7 @@ func (p *Plan) paramOf(n *graph.Node) (*Param, error) {
 	q := p.Param(a.Name)
 	switch {
 	case q == nil:
-		return nil, fmt.Errorf("parameter %s%s does not exist in the training graph", a.Name, at(n))
+		return nil, fmt.Errorf("parameter %s%s does not exist in the training graph: metrics and samples can use the layers that the loss has made, under the same names, and no others", a.Name, at(n))
 	case !sameType(q.Whole, n.Out[0].Type):
 		return nil, fmt.Errorf("parameter %s is %v here%s and %v in the training graph", a.Name, n.Out[0].Type, at(n), q.Whole)
 	}
@@ -428,8 +446,13 @@ func (p *Plan) buildMicro(st *State) error {
 	l.after = func(n *graph.Node) {
 		for _, i := range complete[n] {
 			o := []device.Operand{p.Buckets[i].Place}
+			to := p.Rounding(p.Buckets[i])
+			if to != tensor.Invalid {
+				l.seg.Instrs = append(l.seg.Instrs, device.Instr{Kind: device.Round, Out: o, When: device.LastInLane, Bucket: i, Rounding: to,
+					Bytes: 2 * o[0].Bytes(), FLOPs: o[0].Bytes() / 4})
+			}
 			if p.GradBuffers > 1 {
-				l.seg.Instrs = append(l.seg.Instrs, device.Instr{Kind: device.Fold, Out: o, When: device.LastInLane, Bucket: i,
+				l.seg.Instrs = append(l.seg.Instrs, device.Instr{Kind: device.Fold, Out: o, When: device.LastInLane, Bucket: i, Rounding: to,
 					Bytes: 3 * o[0].Bytes(), FLOPs: o[0].Bytes() / 4})
 			}
 			if p.Settings.World > 1 {

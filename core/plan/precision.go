@@ -14,7 +14,7 @@ var inHalf = []string{"linear", "matmul", "attention", "conv2d", "embedding"}
 
 // inFull are the operations that take and give fp32: reductions, norms, losses, and functions whose results grow or vanish fast.
 var inFull = []string{
-	"sum", "mean", "softmax", "log_softmax", "cross_entropy", "layer_norm", "rms_norm",
+	"sum", "mean", "softmax", "log_softmax", "cross_entropy", "layer_norm", "rms_norm", "batch_norm", "batch_norm_fixed",
 	"exp", "log", "pow", "pow_scalar", "sqrt", "rsqrt", "square", "div", "max_pool", "avg_pool",
 }
 
@@ -125,9 +125,9 @@ func (c *caster) widened(n *graph.Node, v *graph.Value) *graph.Value {
 	return c.apply(n, graph.OpCast, graph.CastAttrs{To: tensor.F32}, c.rounded(n, v))[0]
 }
 
-// full is a value in fp32, as exact as there is: parameters are rounded all the same.
+// full is a value in fp32, as exact as there is: parameters are rounded all the same, buffers are not.
 func (c *caster) full(n *graph.Node, v *graph.Value) *graph.Value {
-	if v.Def.Op != graph.OpParam && c.env[v].DType == tensor.F32 {
+	if a, param := v.Def.Attrs.(graph.ParamAttrs); a.Buffer || !param && c.env[v].DType == tensor.F32 {
 		return c.env[v]
 	}
 	return c.widened(n, v)

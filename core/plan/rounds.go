@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"starling/core/comm"
+	"starling/core/tensor"
 )
 
 // Round is one turn of lanes under sharded gradients: rank r runs lane Lanes.Lo + r, and when the lanes are finished, each
@@ -46,7 +47,7 @@ func planRounds(s Settings) ([]Round, int, error) {
 			r.Runs = max(r.Runs, s.LaneMicroBatches(l).Len())
 		}
 		for _, node := range comm.MaximalSubtrees(s.Lanes, r.Lanes.Lo, r.Lanes.Hi) {
-			red, err := reductionOf(s.World, lo, node)
+			red, err := s.reductionOf(lo, node)
 			if err != nil {
 				return nil, 0, err
 			}
@@ -91,8 +92,8 @@ func siblings(lanes int, a, b comm.Range) bool {
 
 // reductionOf sums the lanes of one node, each from the rank that runs it in the round that begins at lane lo. A subtree of n
 // lanes has the shape of the tree over n lanes.
-func reductionOf(world, lo int, node comm.Range) (*comm.Reduction, error) {
-	assign := make([]comm.Range, world)
+func (s Settings) reductionOf(lo int, node comm.Range) (*comm.Reduction, error) {
+	assign := make([]comm.Range, s.World)
 	at := 0
 	for r := range assign {
 		assign[r] = comm.Range{Lo: at, Hi: at}
@@ -101,7 +102,46 @@ func reductionOf(world, lo int, node comm.Range) (*comm.Reduction, error) {
 			assign[r].Hi = at
 		}
 	}
-	return comm.NewReduction(node.Len(), assign)
+	red, err := comm.NewReduction(node.Len(), assign)
+	if err != nil {
+		return nil, err
+	}
+	return s.rounded(red), nil
+}
+
+// rounded is a reduction as sums over lanes are made: in fp32, or rounded at each node.
+func (s Settings) rounded(r *comm.Reduction) *comm.Reduction {
+	switch s.Reduce {
+	case tensor.BF16:
+		return r.Rounded(comm.BFloat16)
+	case tensor.F16:
+		return r.Rounded(comm.Float16)
+	}
+	return r
+}
+
+// Rounding is the type to which a bucket's sums over lanes are rounded, Invalid where they stay in fp32.
+func (p *Plan) Rounding(b Bucket) tensor.DType {
+	if b.Buffers {
+		return tensor.Invalid
+	}
+	return p.Settings.Reduce
+}
+
+// ReductionFor is a reduction of the plan as it is made of a bucket: buffers are not rounded.
+func (p *Plan) ReductionFor(b Bucket, r *comm.Reduction) *comm.Reduction {
+	if b.Buffers {
+		return r.Exact()
+	}
+	return r
+}
+
+// sumBytes is what an element of a bucket's sums takes on its way.
+func (p *Plan) sumBytes(b Bucket) int64 {
+	if p.Rounding(b) != tensor.Invalid {
+		return 2
+	}
+	return 4
 }
 
 // LaneStep is one lane as the rank runs it: which micro-batches, the gradient buffer they accumulate into and how often

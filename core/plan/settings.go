@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"starling/core/comm"
+	"starling/core/compress"
 	"starling/core/graph"
 	"starling/core/tensor"
 )
@@ -32,6 +33,9 @@ type Settings struct {
 	// Zero is how much of the model's state is sharded over the ranks (Rajbhandari et al., ZeRO, 2020): 0 nothing, 1 the
 	// optimizer's state, 2 gradients as well, 3 parameters as well.
 	Zero int
+	// Shard is how many neighbouring ranks share one copy of the parameters under Zero 3 (see hybrid.go): 0 means all of World, which it must
+	// divide.
+	Shard int
 	// KeepGathered keeps parameters that are sharded whole from a block's forward to its backward pass.
 	KeepGathered bool
 	// KeepWholeBytes leaves groups of parameters below that size whole on every rank under Zero 3.
@@ -41,8 +45,21 @@ type Settings struct {
 	// Half is the half type of the recipe's precision: BF16 or F16; anything else means fp32 throughout. The optimizer then keeps the
 	// exact parameters as state, and Params holds them rounded.
 	Half tensor.DType
+	// Reduce is the half type to which the total of each lane and each node of the sum over lanes is rounded, and in which they travel
+	// between ranks; Invalid leaves them in fp32.
+	Reduce tensor.DType
+	// Norm is the norm of the gradient that the norm segment computes, and ClipValue asks for SegmentClip.
+	Norm      Norm
+	ClipValue bool
+	// Compress says how gradients are compressed on their way between ranks.
+	Compress compress.Config
+	// LossRows is the rows of a chunk of logits. 0 takes the default, and chunks only where logits are large; below 0 there are no
+	// chunks. It changes no bits.
+	LossRows int
 	// Recompute says of which blocks the activations are computed again for the backward pass.
 	Recompute Recompute
+	// OffloadActivations lets activations wait off the device between the passes (see offload.go).
+	OffloadActivations bool
 	// Update says what the optimizer does with a parameter that is not frozen.
 	Update func(param graph.ParamAttrs) (Update, error)
 }
@@ -70,6 +87,21 @@ type Slot struct {
 	// Own says that Shape is its shape, else it has the parameter's. Only external updates of whole parameters have such slots.
 	Own   bool
 	Shape []int
+	// DType is its element type, Invalid for f32. Block, if not 0, is how many elements of the parameter share one entry of it: a
+	// vector with one entry for each block, or part of one. Norm blocks are whole numbers of such blocks.
+	DType tensor.DType
+	Block int
+}
+
+// of is the slot's type for n elements of a parameter, which have the type t.
+func (s Slot) of(t graph.Type) graph.Type {
+	if s.DType != tensor.Invalid {
+		t.DType = s.DType
+	}
+	if s.Block > 0 {
+		t.Shape = tensor.Shape{(t.Shape.Numel() + s.Block - 1) / s.Block}
+	}
+	return t
 }
 
 // DefaultLanes is the number of lanes where the recipe names none: one for each micro-batch, sixteen at most.
@@ -111,7 +143,7 @@ func (s Settings) Validate() error {
 	case s.Update == nil:
 		return errors.New("plan: no optimizer: Settings.Update is nil")
 	}
-	return nil
+	return s.checkShard()
 }
 
 // stage is what is sharded: nothing where there is one rank.

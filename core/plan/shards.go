@@ -24,15 +24,21 @@ type Unit struct {
 	Label    string
 	Members  []Member
 	Elements int // length of the vector
-	// Chunks is the range of each rank in the vector. A parameter in no bucket (frozen, unreached) belongs wholly to rank 0 unless
+	// Chunks is the range of each rank in the vector, which it updates. A parameter in no bucket (frozen, unreached) belongs wholly to rank 0 unless
 	// parameters are sharded.
 	Chunks []comm.Range
-	// Trained says that the optimizer changes the unit.
+	// Trained says that the unit changes in a step.
 	Trained bool
+	// Buffers says that its members are buffers, which are never rounded and never sharded.
+	Buffers bool
 	// Sharded says that a rank keeps its own chunk alone; the whole exists only while instructions need it.
 	Sharded bool
-	// Place is what this rank keeps, in Params: its chunk where Sharded, else the whole vector.
+	// Held is the range that this rank keeps where Sharded: its chunk, or under hybrid sharding its replicas' chunks as well.
+	Held comm.Range
+	// Place is what this rank keeps, in Params: Held where Sharded, else the whole vector.
 	Place device.Operand
+
+	order []int // ranks, in the order of their chunks
 }
 
 // Member is a parameter's place in the vector of a unit, in elements.
@@ -56,7 +62,11 @@ func (u *Unit) memberOf(name string) Member {
 
 // share is the range of a member's elements that rank owns.
 func (u *Unit) share(m Member, rank int) comm.Range {
-	c := u.Chunks[rank]
+	return within(u.Chunks[rank], m)
+}
+
+// within is the range of a member's elements that lies in a range of the unit's.
+func within(c comm.Range, m Member) comm.Range {
 	lo, hi := max(c.Lo, m.At)-m.At, min(c.Hi, m.At+m.Size)-m.At
 	if lo >= hi {
 		return comm.Range{}
@@ -82,6 +92,7 @@ func shard(s *State, value map[Gradient]*graph.Value) error {
 		uses[gr.Param]++
 	}
 	tied := map[string]int{} // name → unit
+	buffers := s.buffers()
 	limit, most := s.bucketLimits(value)
 	var cur *Bucket
 	var unit *Unit
@@ -96,10 +107,10 @@ func shard(s *State, value map[Gradient]*graph.Value) error {
 	}
 	open := func(u *Unit) {
 		unit = u
-		cur = &Bucket{Index: len(s.Buckets), Unit: u.Index}
+		cur = &Bucket{Index: len(s.Buckets), Unit: u.Index, Buffers: u.Buffers}
 	}
-	fresh := func() *Unit {
-		u := &Unit{Index: len(s.Units), Trained: true}
+	fresh := func(name string) *Unit {
+		u := &Unit{Index: len(s.Units), Trained: true, Buffers: buffers[name]}
 		s.Units = append(s.Units, u)
 		return u
 	}
@@ -110,7 +121,7 @@ func shard(s *State, value map[Gradient]*graph.Value) error {
 			cut()
 			at, ok := tied[gr.Param]
 			if !ok {
-				at = fresh().Index
+				at = fresh(gr.Param).Index
 				s.Units[at].add(gr.Param, size)
 				tied[gr.Param] = at
 			}
@@ -119,11 +130,11 @@ func shard(s *State, value map[Gradient]*graph.Value) error {
 			cut()
 			continue
 		}
-		if cur != nil && (int64(4*unit.Elements)+bytes > limit || s.Settings.Zero == 3 && blockOf(gr.Param) != key) {
+		if cur != nil && (int64(4*unit.Elements)+bytes > limit || unit.Buffers != buffers[gr.Param] || s.Settings.Zero == 3 && !unit.Buffers && blockOf(gr.Param) != key) {
 			cut()
 		}
 		if cur == nil {
-			open(fresh())
+			open(fresh(gr.Param))
 			key = blockOf(gr.Param)
 		}
 		if bytes > s.Settings.BucketBytes {
@@ -134,7 +145,7 @@ func shard(s *State, value map[Gradient]*graph.Value) error {
 		cur.Grads = append(cur.Grads, gr)
 	}
 	cut()
-	idleUnits(s, uses)
+	idleUnits(s, uses, buffers)
 	owned := make([]int64, s.Settings.World)
 	for _, u := range s.Units {
 		if err := s.cut(u, owned); err != nil {
@@ -161,7 +172,7 @@ func (s *State) bucketLimits(value map[Gradient]*graph.Value) (first, others int
 }
 
 // idleUnits makes units of the parameters that have no gradient.
-func idleUnits(s *State, uses map[string]int) {
+func idleUnits(s *State, uses map[string]int, buffers map[string]bool) {
 	var names []string
 	size := map[string]int{}
 	for _, n := range s.Graph.Params() {
@@ -174,8 +185,8 @@ func idleUnits(s *State, uses map[string]int) {
 	slices.Sort(names)
 	var u *Unit
 	for i, name := range names {
-		if u == nil || blockOf(name) != blockOf(names[i-1]) || int64(4*(u.Elements+size[name])) > s.Settings.BucketBytes {
-			u = &Unit{Index: len(s.Units)}
+		if u == nil || u.Buffers != buffers[name] || blockOf(name) != blockOf(names[i-1]) || int64(4*(u.Elements+size[name])) > s.Settings.BucketBytes {
+			u = &Unit{Index: len(s.Units), Buffers: buffers[name]}
 			s.Units = append(s.Units, u)
 		}
 		u.add(name, size[name])
@@ -198,8 +209,12 @@ func blockOf(name string) string {
 // date: a rank that got less of earlier units gets more of this one.
 func (s *State) cut(u *Unit, owned []int64) error {
 	n := s.Settings.World
-	u.Sharded = s.Settings.Zero == 3 && int64(4*u.Elements) >= s.Settings.KeepWholeBytes
+	u.Sharded = s.Settings.Zero == 3 && !u.Buffers && int64(4*u.Elements) >= s.Settings.KeepWholeBytes
 	u.Chunks = make([]comm.Range, n)
+	u.order = ascending(0, n, 1)
+	if u.Sharded {
+		u.order = s.Settings.ranksInOrder()
+	}
 	if !u.Trained && !u.Sharded {
 		u.Chunks[0].Hi = u.Elements
 		for r := 1; r < n; r++ {
@@ -223,16 +238,17 @@ func (s *State) cut(u *Unit, owned []int64) error {
 		sum += want[r]
 	}
 	at, upTo := 0, 0.0
-	for r := range u.Chunks {
+	for i, r := range u.order {
 		upTo += want[r] / sum * float64(u.Elements)
 		end := nearest(cuts, upTo)
-		if r == n-1 {
+		if i == n-1 {
 			end = u.Elements
 		}
 		u.Chunks[r] = comm.Range{Lo: at, Hi: max(at, end)}
 		at = u.Chunks[r].Hi
 		owned[r] += int64(u.Chunks[r].Len())
 	}
+	u.Held = s.Settings.part(u, s.Settings.Rank)
 	return nil
 }
 
@@ -246,7 +262,7 @@ func (s *State) cutsOf(u *Unit) ([]int, error) {
 	var cuts []int
 	for _, m := range u.Members {
 		step := graph.SumSquaresBlock
-		if u.Trained {
+		if u.Trained && !u.Buffers {
 			up, err := s.Settings.Update(attrs[m.Param])
 			if err != nil {
 				return nil, fmt.Errorf("optimizer for parameter %s: %w", m.Param, err)

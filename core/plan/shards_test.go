@@ -115,6 +115,94 @@ func TestSharesMakeUpEveryParameter(t *testing.T) {
 	}
 }
 
+// Under hybrid sharding each group of ranks keeps every parameter once, replicas keep the same, and each element is updated by one rank.
+func TestGroupsKeepOneCopyEach(t *testing.T) {
+	size := gptSize{B: 1, T: 8, C: 64, V: 200, Layers: 2, Heads: 2}
+	for _, c := range []struct{ world, shard int }{{4, 2}, {6, 3}, {6, 2}, {4, 1}, {6, 6}} {
+		for _, half := range []tensor.DType{tensor.F32, tensor.BF16} {
+			var plans []*Plan
+			for rank := range c.world {
+				s := sharded(c.world, rank, 3, 12)
+				s.Shard, s.Half, s.BucketBytes, s.NoOverlap = c.shard, half, 60<<10, c.world == 4
+				p := mustBuild(t, gpt(t, size, true), s)
+				if err := p.AddForward("evaluate", gpt(t, size, false)); err != nil {
+					t.Fatal(err)
+				}
+				if err := Check(p); err != nil {
+					t.Fatalf("%+v, rank %d: %v", c, rank, err)
+				}
+				plans = append(plans, p)
+			}
+			for i, q := range plans[0].Params {
+				updated, kept := 0, make([]int, c.world/c.shard)
+				for _, r := range plans[0].ShareOrder(&q) {
+					if own := plans[r].Params[i].Owned; own.Len() > 0 {
+						if own.Lo != updated {
+							t.Fatalf("%+v: rank %d updates %s from element %d, want %d", c, r, q.Name, own.Lo, updated)
+						}
+						updated = own.Hi
+					}
+				}
+				for r, p := range plans {
+					held, own := p.Params[i].Held, p.Params[i].Owned
+					if own.Len() > 0 && (own.Lo < held.Lo || own.Hi > held.Hi) {
+						t.Fatalf("%+v: rank %d updates %v of %s and keeps %v", c, r, own, q.Name, held)
+					}
+					if held != plans[r%c.shard].Params[i].Held {
+						t.Fatalf("%+v: rank %d keeps %v of %s, its replica %d %v", c, r, held, q.Name, r%c.shard, plans[r%c.shard].Params[i].Held)
+					}
+					kept[r/c.shard] += held.Len()
+				}
+				n := q.Whole.Shape.Numel()
+				for g, k := range kept {
+					if k != n || updated != n {
+						t.Fatalf("%+v: group %d keeps %d elements of %s and all ranks update %d, of %d", c, g, k, q.Name, updated, n)
+					}
+				}
+			}
+		}
+	}
+}
+
+// What parameters cost under hybrid sharding: memory by the group, moments by the world, and no gathering between groups.
+func TestHybridShardingTakesItsShare(t *testing.T) {
+	g := gpt(t, gptSize{B: 1, T: 4, C: 128, V: 20, Layers: 12, Heads: 2}, true)
+	of := func(shard int) Summary {
+		s := sharded(8, 0, 3, 12)
+		s.MicroBatches, s.Shard = 12, shard
+		return mustBuild(t, g, s).Summary()
+	}
+	all, two := of(0), of(4)
+	whole := float64(4 * all.Parameters)
+	if a, b := float64(all.Arenas[device.Params])*8/whole, float64(two.Arenas[device.Params])*4/whole; math.Abs(a-1) > 0.05 || math.Abs(b-1) > 0.05 {
+		t.Errorf("parameters take %.2f of an eighth on 8 ranks, and %.2f of a quarter in groups of 4", a, b)
+	}
+	if a, b := all.Arenas[device.State], two.Arenas[device.State]; math.Abs(float64(a)-float64(b)) > 0.05*float64(a) {
+		t.Errorf("the optimizer's state takes %d bytes in groups of 4, want about %d as over all ranks", b, a)
+	}
+	if of(8).String() != all.String() {
+		t.Error("groups of all ranks have another plan than none")
+	}
+	// A group's gathering, twice for each of two rounds of lanes, and once the update between two replicas.
+	want := whole/4*3*4 + whole/8
+	if got := float64(two.GatherSentBytes); math.Abs(got-want) > 0.1*want {
+		t.Errorf("%.0f bytes are sent to complete parameters, want about %.0f", got, want)
+	}
+}
+
+func TestShardMustDivideData(t *testing.T) {
+	for _, c := range []struct {
+		zero, shard int
+		want        string
+	}{{3, 4, "it must divide data; use shard = 3"}, {3, 7, "use shard = 6"}, {3, -1, "use shard = 1"}, {2, 3, "it needs zero = 3"}} {
+		s := sharded(6, 0, c.zero, 12)
+		s.Shard = c.shard
+		if err := s.Validate(); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("zero = %d, shard = %d on 6 ranks: %v; want %q", c.zero, c.shard, err, c.want)
+		}
+	}
+}
+
 // Collectives run in one order on all ranks, whatever they own: nothing else keeps them from waiting for each other.
 func TestRanksAgreeOnTheOrderOfCollectives(t *testing.T) {
 	g := gpt(t, gptSize{B: 1, T: 8, C: 32, V: 50, Layers: 3, Heads: 2}, true)

@@ -14,7 +14,7 @@ import (
 // a row; gradients are named as in the training graph.
 const (
 	sumPrefix      = "sum "      // the whole gradient
-	partialsPrefix = "partials " // sums of squares of its blocks
+	partialsPrefix = "partials " // the norm of its blocks, or what leads to it
 	paramPrefix    = "param "    // the exact parameter before or after its update
 	weightPrefix   = "weight "   // the parameter as it is used, rounded, after its update
 	statePrefix    = "state "    // a slot before or after it
@@ -22,7 +22,7 @@ const (
 )
 
 // buildNorm lowers what follows the sum over lanes: the uses of a tied parameter are added into the first, in trace
-// order, then the block partials of every gradient's squares are taken. Parameters come in the order of the buckets that
+// order, then the norm's partial results of every gradient's blocks are taken. Parameters come in the order of the buckets that
 // complete them, and each bucket is waited for right before its first use, so that this work overlaps with the buckets
 // still on their way.
 func (p *Plan) buildNorm(*State) error {
@@ -31,12 +31,18 @@ func (p *Plan) buildNorm(*State) error {
 	b := graph.NewBuilder()
 	l := &lowering{plan: p, g: b.G, where: binding{p.reducedPlace, p.normPlace}, preset: map[*graph.Value]device.Operand{}}
 	for _, q := range trained {
+		if q.Buffer && len(q.Uses) == 1 {
+			continue // nothing is added, and its norm means nothing
+		}
 		b.Pos, b.Block = q.Pos, q.Block
 		sum, err := sumOfUses(b, q, l.preset)
 		if err != nil {
 			return err
 		}
-		v, err := b.Apply(graph.OpSumSquares, nil, sum)
+		if q.Buffer {
+			continue
+		}
+		v, err := b.Apply(p.Settings.Norm.op(), nil, sum)
 		if err != nil {
 			return err
 		}
@@ -102,11 +108,12 @@ func (p *Plan) buildUpdate(*State) error {
 	}
 	unitOf := map[*graph.Node]int{}
 	for _, q := range p.inUpdateOrder() {
-		if q.External() {
-			continue
-		}
 		before := len(b.G.Nodes)
-		if err := p.applyUpdate(b, q, rows); err != nil {
+		apply := p.applyUpdate
+		if q.External() {
+			apply = p.roundRenewed
+		}
+		if err := apply(b, q, rows); err != nil {
 			return fmt.Errorf("optimizer for parameter %s: %w", q.Name, err)
 		}
 		for _, n := range b.G.Nodes[before:] {
@@ -136,11 +143,11 @@ func (p *Plan) inUpdateOrder() []*Param {
 }
 
 // gatherUpdated makes every rank whole again after the update, unit by unit: while a unit travels the next one is updated.
-// Units whose parameters stay sharded are gathered when they are used.
+// Units whose parameters stay sharded are gathered when they are used; of those, replicas complete each other's part.
 func (p *Plan) gatherUpdated(l *lowering, unitOf map[*graph.Node]int) {
 	var whole []*Unit
 	for _, u := range p.Units {
-		if u.Trained && !u.Sharded {
+		if u.Trained && (!u.Sharded || p.Settings.Hybrid()) {
 			whole = append(whole, u)
 		}
 	}
@@ -164,30 +171,33 @@ func hyperName(group int) string { return fmt.Sprintf("%s%d", hyperPrefix, group
 
 func (p *Plan) applyUpdate(b *graph.Builder, q *Param, rows []*graph.Value) error {
 	b.Pos, b.Block = q.Pos, q.Block
-	input := func(name string) (*graph.Value, error) {
-		v, err := b.Apply(graph.OpInput, graph.InputAttrs{Name: name, DType: tensor.F32, Shape: graph.MakeDims(q.ownedType().Shape)})
+	input := func(name string, t graph.Type) (*graph.Value, error) {
+		v, err := b.Apply(graph.OpInput, graph.InputAttrs{Name: name, DType: t.DType, Shape: graph.MakeDims(t.Shape)})
 		if err != nil {
 			return nil, err
 		}
 		return v[0], nil
 	}
-	w, err := input(paramPrefix + q.Name)
+	w, err := input(paramPrefix+q.Name, q.ownedType())
 	if err != nil {
 		return err
 	}
-	g, err := input(Gradient{q.Name, 0}.Output())
+	g, err := input(Gradient{q.Name, 0}.Output(), q.ownedType())
 	if err != nil {
 		return err
 	}
 	in := []*graph.Value{w, g}
 	for _, s := range q.Slots {
-		v, err := input(statePrefix + s.Key)
+		v, err := input(statePrefix+s.Key, s.Place.Type)
 		if err != nil {
 			return err
 		}
 		in = append(in, v)
 	}
-	out, err := b.Apply(q.update.Op, q.update.Attrs, append(in, rows[q.Group])...)
+	if !q.Buffer {
+		in = append(in, rows[q.Group])
+	}
+	out, err := b.Apply(q.update.Op, q.update.Attrs, in...)
 	if err != nil {
 		return err
 	}
@@ -195,17 +205,39 @@ func (p *Plan) applyUpdate(b *graph.Builder, q *Param, rows []*graph.Value) erro
 		return fmt.Errorf("%s has %d results for the parameter and %d slots", q.update.Op.Name, len(out), len(q.Slots))
 	}
 	b.Output(paramPrefix+q.Name, out[0])
-	if p.Settings.half() {
-		w, err := b.Apply(graph.OpCast, graph.CastAttrs{To: p.Settings.Half}, out[0])
-		if err != nil {
-			return err
-		}
-		b.Output(weightPrefix+q.Name, w[0])
+	if err := p.roundParam(b, q, out[0]); err != nil {
+		return err
 	}
 	for i, s := range q.Slots {
 		b.Output(statePrefix+s.Key, out[1+i])
 	}
 	return nil
+}
+
+// roundParam makes the rounded form of a renewed parameter, which the model uses under half precision.
+func (p *Plan) roundParam(b *graph.Builder, q *Param, exact *graph.Value) error {
+	if !p.Settings.half() || q.Buffer {
+		return nil
+	}
+	w, err := b.Apply(graph.OpCast, graph.CastAttrs{To: p.Settings.Half}, exact)
+	if err != nil {
+		return err
+	}
+	b.Output(weightPrefix+q.Name, w[0])
+	return nil
+}
+
+// roundRenewed is what is left to do for a parameter that was renewed outside the program.
+func (p *Plan) roundRenewed(b *graph.Builder, q *Param, _ []*graph.Value) error {
+	if !p.Settings.half() {
+		return nil
+	}
+	b.Pos, b.Block = q.Pos, q.Block
+	w, err := b.Apply(graph.OpInput, graph.InputAttrs{Name: paramPrefix + q.Name, DType: tensor.F32, Shape: graph.MakeDims(q.ownedType().Shape)})
+	if err != nil {
+		return err
+	}
+	return p.roundParam(b, q, w[0])
 }
 
 // normPlace finds the places of the norm segment's results.

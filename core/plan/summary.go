@@ -14,6 +14,8 @@ import (
 type Summary struct {
 	// Parameters counts elements; Trained those that the optimizer updates.
 	Parameters, Trained int64
+	// Buffers counts the elements of buffers, which are no parameters.
+	Buffers int64
 	// ForwardFLOPs and BackwardFLOPs are the arithmetic of one micro-batch, StepFLOPs that of this rank in one step.
 	ForwardFLOPs, BackwardFLOPs, StepFLOPs int64
 	// Stage is what is sharded over the ranks: Settings.Zero, 0 on one rank.
@@ -39,8 +41,16 @@ type Summary struct {
 	// Imbalance is how much longer a step takes than with an even spread: the busiest rank's share over the mean, minus 1.
 	Imbalance float64
 
+	// CompressionBytes is the memory that compressing gradients takes: what is not sent yet, and buffers.
+	CompressionBytes int64
+	// UnsentBytes is the part of it that a checkpoint holds.
+	UnsentBytes int64
+
 	world, buckets, rounds, sums int
+	shard                        int // ranks that keep one copy of the parameters, where they are not all
 	passing                      bool
+	compressed                   string // how, or ""
+	denseBytes                   int64  // what would be sent of gradients without it
 }
 
 // Summary computes the plan's figures.
@@ -49,14 +59,22 @@ func (p *Plan) Summary() Summary {
 	for _, b := range p.Buckets {
 		s.GradientBytes += b.Place.Bytes()
 	}
+	if p.Settings.Hybrid() {
+		s.shard = p.Settings.Shard
+	}
 	s.Arenas[device.Grads] *= int64(p.GradBuffers)
 	s.Arenas[device.Sums] *= int64(p.SumBuffers)
 	for i := range p.Params {
-		n := int64(p.Params[i].Whole.Shape.Numel())
-		s.Parameters += n
-		if p.Params[i].Trained() {
+		q := &p.Params[i]
+		n := int64(q.Whole.Shape.Numel())
+		switch {
+		case q.Buffer:
+			s.Buffers += n
+			continue
+		case q.Trained():
 			s.Trained += n
 		}
+		s.Parameters += n
 	}
 	s.spread(p)
 	s.communication(p)
@@ -79,35 +97,35 @@ func (s *Summary) spread(p *Plan) {
 func (s *Summary) communication(p *Plan) {
 	s.Subtrees = len(p.Reduction.Nodes(p.Settings.Rank))
 	if p.Settings.World == 1 {
+		if p.Settings.Compress.Active() {
+			s.compression(p)
+		}
 		return
 	}
 	rank := p.Settings.Rank
+	var exact Summary // of buffers alone, which are not compressed
 	for _, b := range p.Buckets {
-		if b.Unit < 0 {
-			chunks := comm.Chunks(b.Place.Shape.Numel(), p.Settings.World, comm.ChunkAlign)
-			s.SentBytes += int64(p.Reduction.SentBytes(rank, chunks))
-			s.stage(p.Reduction, rank, chunks)
-			continue
+		if b.Buffers {
+			exact.dense(p, b)
 		}
-		chunks := p.Units[b.Unit].Chunks
-		others := 4 * int64(b.Place.Shape.Numel()-chunks[rank].Len())
-		if p.Rounds == nil {
-			s.SentBytes += int64(s.Subtrees) * others
-			s.stage(p.Reduction, rank, chunks)
-		}
-		for _, r := range p.Rounds {
-			for _, sum := range r.Sums {
-				s.stage(sum.Reduction, rank, chunks)
-				if lane := r.Lanes.Lo + rank; sum.Node.Lo <= lane && lane < sum.Node.Hi {
-					s.SentBytes += others
-				}
-			}
-		}
+		s.dense(p, b)
+	}
+	if p.Settings.Compress.Active() {
+		s.denseBytes, s.SentBytes, s.StagingBytes = s.SentBytes, exact.SentBytes, exact.StagingBytes
+		s.compression(p)
 	}
 	gathers := func(segment string) (bytes int64) {
 		for i := range p.Segments[segment].Instrs {
 			if in := &p.Segments[segment].Instrs[i]; in.Kind == device.Start && in.Collective == AllGather {
-				bytes += int64(p.Settings.World-1) * p.vector(p.Units[in.Bucket].Chunks[rank].Len()).Bytes()
+				u := p.Units[in.Bucket]
+				switch in.Group {
+				case ShardGroup:
+					bytes += int64(p.Settings.Shard-1) * p.vector(u, u.Held.Len()).Bytes()
+				case ReplicaGroup:
+					bytes += int64(len(p.Settings.ReplicaRanks())-1) * p.vector(u, u.Chunks[rank].Len()).Bytes()
+				default:
+					bytes += int64(p.Settings.World-1) * p.vector(u, u.Chunks[rank].Len()).Bytes()
+				}
 			}
 		}
 		return bytes
@@ -120,6 +138,31 @@ func (s *Summary) communication(p *Plan) {
 	s.SentBytes += s.GatherSentBytes
 	for _, l := range p.lowered {
 		s.GatheredBytes = max(s.GatheredBytes, l.gatherBytes)
+	}
+}
+
+// dense counts a bucket that is not compressed.
+func (s *Summary) dense(p *Plan, b Bucket) {
+	rank, red := p.Settings.Rank, p.ReductionFor(b, p.Reduction)
+	if b.Unit < 0 {
+		chunks := comm.Chunks(b.Place.Shape.Numel(), p.Settings.World, comm.ChunkAlign)
+		s.SentBytes += int64(red.SentBytes(rank, chunks))
+		s.stage(red, rank, chunks)
+		return
+	}
+	chunks := p.Units[b.Unit].Chunks
+	others := p.sumBytes(b) * int64(b.Place.Shape.Numel()-chunks[rank].Len())
+	if p.Rounds == nil {
+		s.SentBytes += int64(len(p.Reduction.Nodes(rank))) * others
+		s.stage(red, rank, chunks)
+	}
+	for _, r := range p.Rounds {
+		for _, sum := range r.Sums {
+			s.stage(p.ReductionFor(b, sum.Reduction), rank, chunks)
+			if lane := r.Lanes.Lo + rank; sum.Node.Lo <= lane && lane < sum.Node.Hi {
+				s.SentBytes += others
+			}
+		}
 	}
 }
 
@@ -144,9 +187,11 @@ func (s *Summary) arithmetic(p *Plan) {
 		merges += l.Merges
 	}
 	s.StepFLOPs = int64(s.MicroBatches)*(s.ForwardFLOPs+s.BackwardFLOPs) + int64(merges)*folds
-	for _, name := range []string{SegmentNorm, SegmentUpdate} {
-		for _, in := range p.Segments[name].Instrs {
-			s.StepFLOPs += in.FLOPs
+	for _, name := range []string{SegmentNorm, SegmentClip, SegmentUpdate} {
+		if seg := p.Segments[name]; seg != nil {
+			for _, in := range seg.Instrs {
+				s.StepFLOPs += in.FLOPs
+			}
 		}
 	}
 	for _, l := range p.lowered {
@@ -168,11 +213,13 @@ func peakAt(n *graph.Node) string {
 	return where + ", in the forward pass"
 }
 
-// MemoryBytes is the sum of the arenas and the communicator's staging memory.
+// MemoryBytes is the sum of the arenas and the communicator's staging memory, without what waits off the device.
 func (s Summary) MemoryBytes() int64 {
-	total := s.StagingBytes
-	for _, n := range s.Arenas {
-		total += n
+	total := s.StagingBytes + s.CompressionBytes
+	for sp, n := range s.Arenas {
+		if device.Space(sp) != device.Offload {
+			total += n
+		}
 	}
 	return total
 }
@@ -193,15 +240,21 @@ func (s Summary) String() string {
 		fmt.Fprintf(&b, "%-20s %s\n", name, fmt.Sprintf(format, args...))
 	}
 	row("parameters", "%s (%d), %d trained", countString(s.Parameters), s.Parameters, s.Trained)
+	if s.Buffers > 0 {
+		row("buffers", "%d elements, averaged over steps", s.Buffers)
+	}
 	row("arithmetic", "%s a micro-batch (%s forward, %s backward), %s a step of this rank",
 		flopsString(s.ForwardFLOPs+s.BackwardFLOPs), flopsString(s.ForwardFLOPs), flopsString(s.BackwardFLOPs), flopsString(s.StepFLOPs))
 	row("memory of a rank", "%s planned", bytesString(s.MemoryBytes()))
 	for sp := range device.NumSpaces {
 		extra := ""
+		if s.Arenas[sp] == 0 && (sp == device.Sums || sp == device.Offload) {
+			continue
+		}
+		if sp == device.Offload {
+			extra = "  (activations that wait off the device; not counted)"
+		}
 		if sp == device.Sums {
-			if s.Arenas[sp] == 0 {
-				continue
-			}
 			extra = fmt.Sprintf("  (this rank's part of the gradient, %d deep)", s.sums)
 		}
 		if sp == device.Grads && s.passing {
@@ -215,6 +268,9 @@ func (s Summary) String() string {
 		}
 		row("  "+sp.String(), "%s%s", bytesString(s.Arenas[sp]), extra)
 	}
+	if s.CompressionBytes > 0 {
+		row("  compression", "%s  (gradients that are not sent yet, and buffers)", bytesString(s.CompressionBytes))
+	}
 	if s.world > 1 {
 		row("  staging", "%s", bytesString(s.StagingBytes))
 		row("sent by a rank", "%s a step: a gradient of %s in %d buckets, %s", bytesString(s.SentBytes), bytesString(s.GradientBytes), s.buckets, s.price())
@@ -225,18 +281,33 @@ func (s Summary) String() string {
 
 func (s Summary) price() string {
 	switch {
+	case s.compressed != "":
+		gathered := ""
+		if s.GatherSentBytes > 0 {
+			gathered = ", parameters completed with " + bytesString(s.GatherSentBytes)
+		}
+		return fmt.Sprintf("compressed by %s to %s (%.1f%% of what it would be)%s", s.compressed, bytesString(s.SentBytes-s.GatherSentBytes),
+			100*float64(s.SentBytes-s.GatherSentBytes)/float64(s.denseBytes), gathered)
 	case s.rounds > 1:
-		return fmt.Sprintf("each of %d rounds of lanes sent to its owners (%.2f times the gradient), parameters completed with %s",
-			s.rounds, float64(s.SentBytes-s.GatherSentBytes)/float64(s.GradientBytes), bytesString(s.GatherSentBytes))
+		return fmt.Sprintf("each of %d rounds of lanes sent to its owners (%.2f times the gradient), parameters completed with %s%s",
+			s.rounds, float64(s.SentBytes-s.GatherSentBytes)/float64(s.GradientBytes), bytesString(s.GatherSentBytes), s.within())
 	case s.Stage > 0:
-		return fmt.Sprintf("sent to its owners (%.2f times the gradient), parameters completed with %s",
-			float64(s.SentBytes-s.GatherSentBytes)/float64(s.GradientBytes), bytesString(s.GatherSentBytes))
+		return fmt.Sprintf("sent to its owners (%.2f times the gradient), parameters completed with %s%s",
+			float64(s.SentBytes-s.GatherSentBytes)/float64(s.GradientBytes), bytesString(s.GatherSentBytes), s.within())
 	}
 	if s.Subtrees == 1 {
 		return fmt.Sprintf("2(N-1)/N of it with N = %d", s.world)
 	}
 	return fmt.Sprintf("%.2f times that, because this rank's lanes fall into %d subtrees of the sum (one subtree on each rank would need %.2f)",
 		float64(s.SentBytes)/float64(s.GradientBytes), s.Subtrees, 2*float64(s.world-1)/float64(s.world))
+}
+
+// within says among how many ranks parameters are completed, where they are not all.
+func (s Summary) within() string {
+	if s.shard == 0 {
+		return ""
+	}
+	return fmt.Sprintf(", inside groups of %d ranks but for what each has updated", s.shard)
 }
 
 // countString prints a number of elements with a unit.

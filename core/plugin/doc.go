@@ -1,5 +1,5 @@
 // Package plugin is the runtime's side of plugins: where they are found and how they are pinned, the processes that serve them, and
-// the optimizers and sinks that these processes are to the rest of the program.
+// the optimizers, compressors and sinks that these processes are to the rest of the program.
 //
 // A plugin process belongs to one rank. Control messages go over gRPC with mutual TLS; parameters, gradients and state lie in memory that the
 // plugin maps read-only, and results come back through scratch slots that the runtime checks before it copies them to their

@@ -19,6 +19,9 @@ import (
 // EnvPath names the environment variable that lists further folders of plugins; --plugin-dir sets it.
 const EnvPath = "STARLING_PLUGIN_PATH"
 
+// EnvPython names the environment variable that names the Python interpreter of plugins.
+const EnvPython = "STARLING_PYTHON"
+
 // FolderFile is the file that makes a folder a plugin: it says how the plugin is run.
 const FolderFile = "plugin.json"
 
@@ -57,6 +60,8 @@ type Found struct {
 	Command []string
 	// Dir is the working directory: the plugin's folder, "" for a program.
 	Dir string
+	// python says that the runtime chose the interpreter.
+	python bool
 }
 
 // List returns every plugin of the given folders, by folder and name. Folders that do not exist are empty.
@@ -82,18 +87,22 @@ func List(dirs []string) ([]Found, error) {
 	return out, nil
 }
 
-// Find returns the plugins of a name, one for each folder that has it. Only the name comes from a recipe: what runs always lies in one of dirs.
+// Find returns the plugins of a name, one for each folder that has it; the source of one is no plugin and is passed over. Only the name comes from a recipe: what runs always lies in one of dirs.
 func Find(name string, dirs []string) ([]Found, error) {
 	if !sdk.ValidName(name) {
 		return nil, fmt.Errorf("%q is no plugin's name: a name begins with a lower-case letter and holds lower-case letters, digits, - and _; a recipe names plugins, it does not say where they lie", name)
 	}
 	var out []Found
+	var source *sourceError
 	for _, d := range dirs {
 		path := filepath.Join(d, name)
 		if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
 		f, err := Open(path)
+		if errors.As(err, &source) {
+			continue
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -101,6 +110,9 @@ func Find(name string, dirs []string) ([]Found, error) {
 	}
 	if len(out) > 0 {
 		return out, nil
+	}
+	if source != nil {
+		return nil, source
 	}
 	return nil, missing(name, dirs)
 }
@@ -128,6 +140,13 @@ func missing(name string, dirs []string) error {
 	}
 	b.WriteString("\n    runtime plugin install PATH puts one into the user's folder, runtime plugin new NAME begins one")
 	return errors.New(b.String())
+}
+
+// sourceError is about a folder that holds the source of a Go plugin where a plugin is looked for.
+type sourceError struct{ path string }
+
+func (e *sourceError) Error() string {
+	return fmt.Sprintf("plugin %s: the folder is a plugin's source, it holds go.mod; runtime plugin install %s builds it and puts the program into the user's folder", e.path, Quoted(e.path))
 }
 
 // folder is the content of a FolderFile.
@@ -163,6 +182,9 @@ func Open(path string) (Found, error) {
 	switch {
 	case info.IsDir():
 		b, err := os.ReadFile(filepath.Join(path, FolderFile))
+		if _, gerr := os.Stat(filepath.Join(path, "go.mod")); errors.Is(err, fs.ErrNotExist) && gerr == nil {
+			return Found{}, &sourceError{path}
+		}
 		if err != nil {
 			return bad("the folder is no plugin: %w", err)
 		}
@@ -173,11 +195,18 @@ func Open(path string) (Found, error) {
 		if len(c.Command) == 0 || c.Command[0] == "" {
 			return bad("%s gives no command", FolderFile)
 		}
+		for _, word := range c.Command {
+			for _, part := range strings.Split(filepath.ToSlash(word), "/") {
+				if slices.Contains(unhashed, part) && !filepath.IsAbs(word) {
+					return bad("%s: the command %q lies in %s, which the folder's checksum does not cover", FolderFile, word, part)
+				}
+			}
+		}
 		f.Command, f.Dir = c.Command, path
 		if f.Command[0] == "${python}" {
-			f.Command = slices.Clone(f.Command)
+			f.Command, f.python = slices.Clone(f.Command), true
 			f.Command[0] = "python3"
-			if p := os.Getenv("STARLING_PYTHON"); p != "" {
+			if p := os.Getenv(EnvPython); p != "" {
 				f.Command[0] = p
 			}
 		}
@@ -193,6 +222,19 @@ func Open(path string) (Found, error) {
 
 // left out of a folder's hash: what running the plugin or looking at it leaves behind.
 var unhashed = []string{"__pycache__", ".git", ".DS_Store", ".venv"}
+
+// compiled reports whether a folder holds compiled Python, which its hash does not cover.
+func (f Found) compiled() bool {
+	found := false
+	_ = filepath.WalkDir(f.Dir, func(_ string, d fs.DirEntry, err error) error {
+		if err != nil || d.Name() == "__pycache__" {
+			found = true
+			return fs.SkipAll
+		}
+		return nil
+	})
+	return f.Dir != "" && found
+}
 
 // Hash is the SHA-256 of the program, or of all files of the folder with their names and run bits, in hexadecimal.
 func (f Found) Hash() (string, error) {
@@ -212,7 +254,27 @@ func (f Found) Hash() (string, error) {
 		}
 		return hex.EncodeToString(h.Sum(nil)), nil
 	}
-	err := filepath.WalkDir(f.Path, func(p string, d fs.DirEntry, err error) error {
+	err := f.Files(func(rel, path string, info fs.FileInfo) error {
+		fmt.Fprintf(h, "%q %d %v\n", strings.TrimPrefix(rel, filepath.Base(f.Path)+"/"), info.Size(), info.Mode()&0o111 != 0)
+		return add(path)
+	})
+	if err != nil {
+		return "", fmt.Errorf("plugin %s: %w", f.Name, err)
+	}
+	return hex.EncodeToString(h.Sum(nil)), nil
+}
+
+// Files lists what belongs to a plugin: the program, or all files of the folder that count for its hash. rel is the file's name below the
+// plugin's folder, with slashes, the plugin's own name first.
+func (f Found) Files(each func(rel, path string, info fs.FileInfo) error) error {
+	if f.Dir == "" {
+		info, err := os.Stat(f.Path)
+		if err != nil {
+			return err
+		}
+		return each(filepath.Base(f.Path), f.Path, info)
+	}
+	return filepath.WalkDir(f.Path, func(p string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
@@ -232,15 +294,10 @@ func (f Found) Hash() (string, error) {
 		if !info.Mode().IsRegular() {
 			return fmt.Errorf("%s is no regular file", p)
 		}
-		rel, err := filepath.Rel(f.Path, p)
+		rel, err := filepath.Rel(filepath.Dir(f.Path), p)
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(h, "%q %d %v\n", filepath.ToSlash(rel), info.Size(), info.Mode()&0o111 != 0)
-		return add(p)
+		return each(filepath.ToSlash(rel), p, info)
 	})
-	if err != nil {
-		return "", fmt.Errorf("plugin %s: %w", f.Name, err)
-	}
-	return hex.EncodeToString(h.Sum(nil)), nil
 }

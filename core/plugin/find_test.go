@@ -31,14 +31,14 @@ func recipeDir(t *testing.T) (dir, plugins string) {
 func TestMissingPluginListsWhatThereIs(t *testing.T) {
 	dir, plugins := recipeDir(t)
 	install(t, plugins, "adamw")
-	_, err := Resolve(t.Context(), "lion", dir)
+	_, err := Resolve(t.Context(), "lion", filepath.Join(dir, "run.star"))
 	fails(t, err, `no plugin "lion"`, plugins+": it holds adamw", UserDir()+": it does not exist", "runtime plugin install")
 }
 
 func TestRecipesCannotNamePaths(t *testing.T) {
 	dir, _ := recipeDir(t)
 	for _, name := range []string{"../adamw", "/bin/true", "a/b", "", ".", "..", "Lion", "a b"} {
-		_, err := Resolve(t.Context(), name, dir)
+		_, err := Resolve(t.Context(), name, filepath.Join(dir, "run.star"))
 		fails(t, err, "no plugin's name")
 	}
 }
@@ -52,7 +52,7 @@ func TestLinksThatLeadOut(t *testing.T) {
 	if err := os.Symlink(elsewhere, filepath.Join(plugins, "adamw")); err != nil {
 		t.Fatal(err)
 	}
-	_, err := Resolve(t.Context(), "adamw", dir)
+	_, err := Resolve(t.Context(), "adamw", filepath.Join(dir, "run.star"))
 	fails(t, err, "a link that leads out of its folder", elsewhere)
 }
 
@@ -60,11 +60,11 @@ func TestLinksThatLeadOut(t *testing.T) {
 func TestPinning(t *testing.T) {
 	dir, plugins := recipeDir(t)
 	install(t, plugins, "adamw")
-	first, err := Resolve(t.Context(), "adamw", dir)
+	first, err := Resolve(t.Context(), "adamw", filepath.Join(dir, "run.star"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	again, err := Resolve(t.Context(), "adamw", dir)
+	again, err := Resolve(t.Context(), "adamw", filepath.Join(dir, "run.star"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,8 +84,8 @@ func TestPinning(t *testing.T) {
 	if err := os.WriteFile(path, []byte("#!/bin/sh\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	_, err = Resolve(t.Context(), "adamw", dir)
-	fails(t, err, "another checksum", first.SHA256, path, "runtime plugin pin adamw")
+	_, err = Resolve(t.Context(), "adamw", filepath.Join(dir, "run.star"))
+	fails(t, err, "another checksum", first.SHA256, path, "runtime plugin pin adamw --recipe "+filepath.Join(dir, "run.star"))
 }
 
 func TestTwoOfOneName(t *testing.T) {
@@ -96,13 +96,13 @@ func TestTwoOfOneName(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(other, "adamw"), []byte("#!/bin/sh\nexit 1\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	_, err := Resolve(t.Context(), "adamw", dir)
-	fails(t, err, "several plugins", plugins, other)
+	_, err := Resolve(t.Context(), "adamw", filepath.Join(dir, "run.star"))
+	fails(t, err, "several plugins", plugins, other, "runtime plugin pin adamw --recipe "+filepath.Join(dir, "run.star")+" --from ")
 	if err := os.Remove(filepath.Join(other, "adamw")); err != nil {
 		t.Fatal(err)
 	}
 	install(t, other, "adamw") // the same program twice is no ambiguity
-	if _, err := Resolve(t.Context(), "adamw", dir); err != nil {
+	if _, err := Resolve(t.Context(), "adamw", filepath.Join(dir, "run.star")); err != nil {
 		t.Error(err)
 	}
 }
@@ -117,7 +117,7 @@ func TestDamagedLockFile(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(dir, LockFile), []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		_, err := Resolve(t.Context(), "adamw", dir)
+		_, err := Resolve(t.Context(), "adamw", filepath.Join(dir, "run.star"))
 		fails(t, err, "lock file", want)
 	}
 }
@@ -176,7 +176,7 @@ func TestRunBit(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(plugins, "script"), []byte("#!/bin/sh\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	_, err := Resolve(t.Context(), "script", dir)
+	_, err := Resolve(t.Context(), "script", filepath.Join(dir, "run.star"))
 	fails(t, err, "run bit is missing", "chmod +x")
 }
 
@@ -203,7 +203,7 @@ func TestFolders(t *testing.T) {
 	dir, plugins := recipeDir(t)
 	home := filepath.Join(plugins, "adamw")
 	program := install(t, filepath.Join(home, "bin"), "adamw")
-	if _, err := Resolve(t.Context(), "adamw", dir); err == nil || !strings.Contains(err.Error(), "the folder is no plugin") {
+	if _, err := Resolve(t.Context(), "adamw", filepath.Join(dir, "run.star")); err == nil || !strings.Contains(err.Error(), "the folder is no plugin") {
 		t.Errorf("%v", err)
 	}
 	write := func(name, text string) {
@@ -213,25 +213,88 @@ func TestFolders(t *testing.T) {
 		}
 	}
 	write(FolderFile, `{"command": []}`)
-	_, err := Resolve(t.Context(), "adamw", dir)
+	_, err := Resolve(t.Context(), "adamw", filepath.Join(dir, "run.star"))
 	fails(t, err, "gives no command")
 	write(FolderFile, `{"command": ["bin/adamw"]}`)
 	write("data.txt", "1")
-	x, err := Resolve(t.Context(), "adamw", dir)
+	x, err := Resolve(t.Context(), "adamw", filepath.Join(dir, "run.star"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if x.Dir != home || program == "" {
 		t.Errorf("%+v", x.Found)
 	}
+	if x.compiled() {
+		t.Error("compiled Python is seen where there is none")
+	}
 	if err := os.MkdirAll(filepath.Join(home, "__pycache__"), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	write("__pycache__/x.pyc", "left behind by running it")
-	if _, err := Resolve(t.Context(), "adamw", dir); err != nil {
-		t.Error(err)
+	if _, err := Resolve(t.Context(), "adamw", filepath.Join(dir, "run.star")); err != nil || !x.compiled() {
+		t.Errorf("%v; compiled Python is seen: %v", err, x.compiled())
 	}
 	write("data.txt", "2")
-	_, err = Resolve(t.Context(), "adamw", dir)
+	_, err = Resolve(t.Context(), "adamw", filepath.Join(dir, "run.star"))
 	fails(t, err, "another checksum")
+	write(FolderFile, `{"command": [".venv/bin/python", "main.py"]}`)
+	_, err = Resolve(t.Context(), "adamw", filepath.Join(dir, "run.star"))
+	fails(t, err, ".venv", "checksum does not cover")
+}
+
+// A folder with the source of a plugin is none: it is passed over, and named where there is nothing else.
+func TestSourceFolders(t *testing.T) {
+	dir, plugins := recipeDir(t)
+	home := filepath.Join(plugins, "adamw")
+	if err := os.MkdirAll(home, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(home, "go.mod"), []byte("module adamw\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	_, err := Resolve(t.Context(), "adamw", filepath.Join(dir, "run.star"))
+	fails(t, err, "a plugin's source", "runtime plugin install "+home)
+	program := install(t, UserDir(), "adamw")
+	x, err := Resolve(t.Context(), "adamw", filepath.Join(dir, "run.star"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if x.Path != program {
+		t.Errorf("found %s, want %s", x.Path, program)
+	}
+}
+
+// However a plugin in Python fails to start, the error says what ran it and how that is changed.
+func TestInterpreters(t *testing.T) {
+	home := filepath.Join(t.TempDir(), "snake")
+	if err := os.MkdirAll(home, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	write := func(path, text string) {
+		t.Helper()
+		if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(filepath.Join(home, FolderFile), `{"command": ["${python}", "plugin.py"]}`)
+	bin := t.TempDir()
+	bare := filepath.Join(bin, "python")
+	write(bare, "#!/bin/sh\necho \"ModuleNotFoundError: No module named 'numpy'\" >&2\nexit 1\n")
+	for path, want := range map[string]string{filepath.Join(bin, "missing"): "no such file", bin: "directory", bare: "No module named 'numpy'"} {
+		t.Setenv(EnvPython, path)
+		f, err := Open(home)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = Describe(t.Context(), f)
+		fails(t, err, want, "its Python is "+path+";", EnvPython+" names another interpreter")
+	}
+	write(filepath.Join(home, FolderFile), `{"command": ["`+bare+`", "plugin.py"]}`)
+	f, err := Open(home)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err = Describe(t.Context(), f); err == nil || strings.Contains(err.Error(), EnvPython) {
+		t.Errorf("%v", err)
+	}
 }

@@ -32,6 +32,12 @@ func TestMain(m *testing.M) {
 			fmt.Fprintln(os.Stderr, "something is missing")
 			os.Exit(3)
 		}
+		if strings.HasPrefix(name, "clock") {
+			sdk.Serve(&clock{name: name})
+		}
+		if strings.HasPrefix(name, "coder") {
+			sdk.Serve(&signs{name: name})
+		}
 		sdk.Serve(&faulty{name: name})
 		os.Exit(0)
 	}
@@ -113,7 +119,7 @@ func (f *faulty) Step(t *sdk.Tensor) error {
 				return nil
 			case "stray":
 				p := (*[1 << 30]float32)(unsafe.Pointer(unsafe.SliceData(t.Param)))
-				p[3*taskElements] = 1 // right behind the slot, which holds parameter, m and v
+				p[3*(t.To-t.From)] = 1 // right behind the slot, which holds parameter, m and v
 			}
 		}
 	}
@@ -173,5 +179,5 @@ func use(t testing.TB, name string) *Use {
 	if ring {
 		m.Optimizer.Journal = false
 	}
-	return &Use{f, m, sha}
+	return &Use{Found: f, Manifest: m, SHA256: sha}
 }

@@ -77,7 +77,7 @@ func Start(ctx context.Context, f Found, o StartOptions) (*Process, error) {
 		path, err = exec.LookPath(filepath.Join(f.Dir, f.Command[0]))
 	}
 	if err != nil {
-		return nil, fmt.Errorf("starting plugin %s: %w", f.Name, err)
+		return nil, fmt.Errorf("starting plugin %s: %w%s", f.Name, err, f.interpreter(f.Command[0]))
 	}
 	p := &Process{Found: f, out: newOutput(o.Log)}
 	if p.dir, err = socketDir(); err != nil {
@@ -109,7 +109,11 @@ func Start(ctx context.Context, f Found, o StartOptions) (*Process, error) {
 		GRPCDialOptions:  []grpc.DialOption{grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(1<<30), grpc.MaxCallSendMsgSize(1<<30))},
 		RunnerFunc: func(_ hclog.Logger, c *exec.Cmd, _ string) (runner.Runner, error) {
 			// go-plugin's additions come after our own list, which holds what a plugin may know of its surroundings.
-			c.Env = append(environment(o.Threads), append(c.Env, fmt.Sprintf("%s=%d", sdk.EnvCredentials, FirstFile-1))...)
+			env := environment(o.Threads)
+			if f.compiled() { // an empty folder takes its place, at the price of compiling again
+				env = append(env, "PYTHONPYCACHEPREFIX="+p.dir)
+			}
+			c.Env = append(env, append(c.Env, fmt.Sprintf("%s=%d", sdk.EnvCredentials, FirstFile-1))...)
 			cmd.Env = c.Env
 			return p.child, p.child.pipes()
 		},
@@ -165,7 +169,16 @@ func (p *Process) explain(err error, timeout time.Duration) error {
 	default:
 		why = text
 	}
-	return fmt.Errorf("plugin %s: %s%s", p.Path, why, p.out.quoted())
+	return fmt.Errorf("plugin %s: %s%s%s", p.Path, why, p.out.quoted(), p.interpreter(p.child.cmd.Path))
+}
+
+// interpreter is the end of an error of a plugin in Python that does not start: it says what ran it and how that is changed.
+func (f Found) interpreter(path string) string {
+	if !f.python {
+		return ""
+	}
+	return fmt.Sprintf("\n    its Python is %s; %s names another interpreter, by its absolute path, such as that of a virtual environment: %s=DIR/bin/python",
+		path, EnvPython, EnvPython)
 }
 
 // Manifest asks the plugin what it is.
@@ -213,13 +226,30 @@ func (connection) GRPCClient(_ context.Context, _ *plugin.GRPCBroker, c *grpc.Cl
 // longestSocketDir leaves room for the names that go-plugin adds to a socket's path, which the system limits to some 100 bytes.
 const longestSocketDir = 40
 
-// socketDir makes a private folder with a short path.
+// socketPrefix begins the name of a folder of a socket; the number of the process that made it follows.
+const socketPrefix = "starling-plugin-"
+
+// socketDir makes a private folder with a short path. What ranks that were killed have left there goes.
 func socketDir() (string, error) {
 	base := os.TempDir()
 	if len(base) > longestSocketDir {
 		base = "/tmp"
 	}
-	return os.MkdirTemp(base, "starling-")
+	sweepOnce.Do(func() { sweep(base) })
+	return os.MkdirTemp(base, fmt.Sprintf("%s%d-", socketPrefix, os.Getpid()))
+}
+
+var sweepOnce sync.Once
+
+// sweep removes the folders of processes that are gone. Those of another user, or of one that has a number again, stay.
+func sweep(base string) {
+	old, _ := filepath.Glob(filepath.Join(base, socketPrefix+"*"))
+	for _, dir := range old {
+		var pid int
+		if _, err := fmt.Sscanf(filepath.Base(dir), socketPrefix+"%d-", &pid); err == nil && pid != os.Getpid() && gone(pid) {
+			os.RemoveAll(dir)
+		}
+	}
 }
 
 // passed lists the variables of the environment that a plugin gets to see.

@@ -2,6 +2,7 @@ package plugin
 
 import (
 	"errors"
+	"strings"
 	"unsafe"
 
 	"google.golang.org/grpc/codes"
@@ -15,7 +16,7 @@ func plain(err error) error {
 		return err
 	}
 	switch s.Code() {
-	case codes.Aborted, codes.FailedPrecondition, codes.Unknown, codes.Unimplemented:
+	case codes.Aborted, codes.FailedPrecondition, codes.InvalidArgument, codes.Unknown, codes.Unimplemented:
 		return errors.New(s.Message())
 	case codes.Unavailable:
 		return errors.New("its process ended")
@@ -31,4 +32,27 @@ func Floats(b []byte) []float32 {
 		return nil
 	}
 	return unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/4)
+}
+
+// bytesOf is the memory of float32 values.
+func bytesOf(x []float32) []byte {
+	if len(x) == 0 {
+		return nil
+	}
+	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(x))), 4*len(x))
+}
+
+// PinCommand is the command that accepts the present file of a plugin for a recipe.
+func PinCommand(name, recipe string) string {
+	return "runtime plugin pin " + name + " --recipe " + Quoted(recipe)
+}
+
+// Quoted is a word as a shell takes it.
+func Quoted(s string) string {
+	if s != "" && !strings.ContainsFunc(s, func(r rune) bool {
+		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("-_./=:,+@%", r))
+	}) {
+		return s
+	}
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }

@@ -59,14 +59,6 @@ type UpdaterConfig struct {
 	Log     Log
 }
 
-const (
-	// taskElements is the size of an element-wise task: the gradient, two slots of state and the results stay within a
-	// core's second-level cache.
-	taskElements = 8 << 10
-	// maxScratch bounds the scratch memory of element-wise optimizers.
-	maxScratch = 8 << 20
-)
-
 // Updater runs a plugin's optimizer on one rank. Its methods are called from one goroutine.
 //
 // The plugin computes tasks into slots of the scratch memory, at most as many ahead as there are slots. A result is looked at and
@@ -93,12 +85,6 @@ type Updater struct {
 	Restarts int
 }
 
-// task is a range of a Range.
-type task struct {
-	at     *Range
-	lo, hi int // within the Range
-}
-
 // NewUpdater lays out the scratch memory. It starts nothing.
 func NewUpdater(cfg UpdaterConfig) (*Updater, error) {
 	if !shm.Supported {
@@ -110,76 +96,26 @@ func NewUpdater(cfg UpdaterConfig) (*Updater, error) {
 	if cfg.Retries == 0 {
 		cfg.Retries = 3
 	}
-	if cfg.TaskElements == 0 {
-		cfg.TaskElements = taskElements
-	}
-	cfg.Threads = max(1, cfg.Threads)
-	u := &Updater{cfg: cfg}
-	elementwise := cfg.Use.Manifest.Optimizer.Granularity == sdk.Elementwise
-	if elementwise {
-		u.size = int64(cfg.TaskElements)
-	}
-	slot := int64(0)
-	for i := range cfg.Ranges {
-		r := &cfg.Ranges[i]
-		n := r.To - r.From
-		step := n
-		if elementwise {
-			step = cfg.TaskElements
-		}
-		for lo := 0; lo < n; lo += step {
-			t := task{r, lo, min(n, lo+step)}
-			u.tasks = append(u.tasks, t)
-			slot = max(slot, t.bytes(elementwise))
-		}
-	}
-	journal := elementwise && cfg.Use.Manifest.Optimizer.Journal
-	page := int64(max(os.Getpagesize(), shm.HeaderBytes))
-	u.first, u.stride = page, (max(slot, 1)+page-1)/page*page
-	if journal {
-		u.first += (4*int64(len(u.tasks)) + page) / page * page
-	}
-	count := int64(1)
-	if elementwise {
-		count = max(2, min(int64(4*cfg.Threads), maxScratch/u.stride, shm.MaxSlots))
-	}
-	if journal {
-		count = max(1, min(int64(cfg.Threads), maxScratch/u.stride, shm.MaxSlots))
-	}
-	err := u.share(u.first+count*u.stride, journal)
+	l := cfg.layOut()
+	u := &Updater{cfg: cfg, tasks: l.tasks, size: l.size, first: l.first, stride: l.stride}
+	err := u.share(l.bytes(), l.journal)
 	header := func() []byte { return u.whole.Bytes[:shm.HeaderBytes] }
-	if err == nil && journal {
-		u.journal, err = shm.NewJournal(header(), int(count), u.whole.Bytes[page:page+4*int64(len(u.tasks))])
+	if err == nil && l.journal {
+		u.journal, err = shm.NewJournal(header(), int(l.count), u.whole.Bytes[l.page:l.page+4*int64(len(u.tasks))])
 	} else if err == nil {
 		u.done = make([]bool, len(u.tasks))
-		u.ring, err = shm.NewRing(header(), int(count))
+		u.ring, err = shm.NewRing(header(), int(l.count))
 	}
 	if err != nil {
 		u.Close()
 		return nil, err
 	}
-	u.request = u.setup(count)
-	if journal {
-		u.request.Scratch.Done = page
+	u.request = u.setup(l.count)
+	if l.journal {
+		u.request.Scratch.Done = l.page
 	}
 	return u, nil
 }
-
-// bytes is what a task takes in a slot.
-func (t task) bytes(elementwise bool) int64 {
-	n := aligned(t.hi - t.lo)
-	for _, s := range t.at.State {
-		if elementwise {
-			n += aligned(t.hi - t.lo)
-		} else {
-			n += aligned(s.Elements)
-		}
-	}
-	return n
-}
-
-// aligned is the size of n elements, rounded up to a cache line.
-func aligned(n int) int64 { return (4*int64(n) + 63) / 64 * 64 }
 
 // share makes the scratch memory, and read-only descriptors of everything else; a plugin that commits itself gets those of
 // parameters and state for writing too.
@@ -324,7 +260,7 @@ type GaveUp struct {
 }
 
 func (e *GaveUp) Error() string {
-	return fmt.Sprintf("%v\n    it was tried %d times; mend the plugin and go on with --resume%s", e.Err, e.Tries, e.Output)
+	return fmt.Sprintf("%v\n    it was tried %d times%s", e.Err, e.Tries, e.Output)
 }
 
 func (e *GaveUp) Unwrap() error { return e.Err }
@@ -566,7 +502,13 @@ func (u *Updater) Pending() (partly bool, happened map[string][][2]int) {
 	for i, t := range u.tasks {
 		if u.happened(i) {
 			n++
-			happened[t.at.Name] = append(happened[t.at.Name], [2]int{t.at.From + t.lo, t.at.From + t.hi})
+			list := happened[t.at.Name]
+			lo, hi := t.at.From+t.lo, t.at.From+t.hi
+			if k := len(list) - 1; k >= 0 && list[k][1] == lo {
+				list[k][1] = hi
+			} else {
+				happened[t.at.Name] = append(list, [2]int{lo, hi})
+			}
 		}
 	}
 	return n > 0, happened

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -84,6 +85,9 @@ func (w *world) updater(t testing.TB) *Updater {
 		t.Fatal(err)
 	}
 	t.Cleanup(u.Close)
+	if said := ScratchBytes(w.cfg); said != u.ScratchBytes() {
+		t.Errorf("the plan says %d bytes of scratch memory, it is %d", said, u.ScratchBytes())
+	}
 	return u
 }
 
@@ -193,10 +197,10 @@ func killedAtRandom(t *testing.T, name string) {
 // What goes wrong once is repaired by running the rest of the step again; the log says what it was.
 func TestFailsOnce(t *testing.T) {
 	for name, want := range map[string]string{
-		"panic":    "Step for b.weight[16384:24576] panicked: runtime error: index out of range",
+		"panic":    "Step for b.weight[16384:%d] panicked: runtime error: index out of range",
 		"fail":     "no more ideas",
 		"exit":     "exit status 4",
-		"hang":     "did not finish b.weight[16384:24576] within",
+		"hang":     "did not finish b.weight[16384:%d] within",
 		"nan":      "computed NaN for element 16391 of parameter b.weight",
 		"infstate": "computed +Inf for element 16387 of state b.weight/v",
 		"stray":    "touched memory that is not its own",
@@ -208,6 +212,11 @@ func TestFailsOnce(t *testing.T) {
 }
 
 func failsOnce(t *testing.T, name, how, want string) {
+	end := 16384 + journalElements
+	if how != "" {
+		end = 16384 + taskElements
+	}
+	want = strings.Replace(want, "%d", strconv.Itoa(end), 1)
 	w := newWorld(t, use(t, name+how))
 	w.cfg.Threads = 1 // one task at a time, so that one process is the first to fail
 	if name == "hang" {
@@ -360,5 +369,19 @@ func whatAPluginSees(t *testing.T, name string, protected int) {
 		if bits, err := strconv.ParseInt(flags, 8, 64); err != nil || bits&syscall.O_ACCMODE != syscall.O_RDONLY {
 			t.Errorf("descriptor %d can be written (flags %s, %v)", fd, flags, err)
 		}
+	}
+}
+
+// A plugin that hands over another number of elements than it was given is caught before anything is stored.
+func TestWrongSize(t *testing.T) {
+	w := newWorld(t, use(t, "adamw by ring"))
+	u := w.updater(t)
+	u.ring.Reset(0)
+	u.ring.Ready(0, 4) // of five
+	var stopped atomic.Bool
+	fails(t, u.take(0, &stopped), "it handed over 4 elements for a.bias[0:5], which has 5")
+	w.compare(t)
+	if u.happened(0) {
+		t.Error("the task counts as happened")
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"strings"
 
 	"starling/sdk"
@@ -14,11 +15,14 @@ type Use struct {
 	Found
 	Manifest sdk.Manifest
 	SHA256   string
+	// Pinned are the checksums of all platforms for which the lock file has one, this one's among them.
+	Pinned map[string]string
 }
 
-// Resolve finds the plugin that a recipe in dir calls name. If the folder's lock file pins it, the file must have the pinned
+// Resolve finds the plugin that the recipe at a path calls name. If the lock file of its folder pins it, the file must have the pinned
 // checksum and its manifest comes from there; otherwise the plugin is started once to describe itself, and pinned.
-func Resolve(ctx context.Context, name, dir string) (*Use, error) {
+func Resolve(ctx context.Context, name, recipe string) (*Use, error) {
+	dir := filepath.Dir(recipe)
 	all, err := Find(name, Dirs(dir))
 	if err != nil {
 		return nil, err
@@ -41,11 +45,11 @@ func Resolve(ctx context.Context, name, dir string) (*Use, error) {
 	if want != "" {
 		for i, f := range all {
 			if hashes[i] == want {
-				return &Use{f, pin.Manifest, want}, nil
+				return &Use{f, pin.Manifest, want, pin.SHA256}, nil
 			}
 		}
-		return nil, fmt.Errorf("plugin %s has another checksum than %s pins:\n    %s has SHA-256 %s\n    pinned is %s (version %s)\n    if the change is meant: runtime plugin pin %s --recipe …",
-			name, lock.path, all[0].Path, hashes[0], want, pin.Manifest.Version, name)
+		return nil, fmt.Errorf("plugin %s has another checksum than %s pins:\n    %s has SHA-256 %s\n    pinned is %s (version %s)\n    if the change is meant: %s",
+			name, lock.path, all[0].Path, hashes[0], want, pin.Manifest.Version, PinCommand(name, recipe))
 	}
 	for i := range all {
 		if hashes[i] != hashes[0] {
@@ -53,7 +57,7 @@ func Resolve(ctx context.Context, name, dir string) (*Use, error) {
 			for _, f := range all {
 				where = append(where, f.Path)
 			}
-			return nil, fmt.Errorf("there are several plugins %q and they differ: %s; remove all but one, or pin one (runtime plugin pin %s --from PATH)", name, strings.Join(where, ", "), name)
+			return nil, fmt.Errorf("there are several plugins %q and they differ: %s; remove all but one, or pin one, such as the first: %s --from %s", name, strings.Join(where, ", "), PinCommand(name, recipe), Quoted(all[0].Path))
 		}
 	}
 	m, err := Describe(ctx, all[0])
@@ -67,7 +71,7 @@ func Resolve(ctx context.Context, name, dir string) (*Use, error) {
 	if err := lock.Write(); err != nil {
 		return nil, fmt.Errorf("pinning plugin %s: %w", name, err)
 	}
-	return &Use{all[0], m, hashes[0]}, nil
+	return &Use{all[0], m, hashes[0], lock.Plugins[name].SHA256}, nil
 }
 
 // describeTries is how often a plugin that somebody kills meanwhile is asked again.

@@ -30,7 +30,7 @@ func TestVersion1Plugin(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := newWorld(t, &Use{f, m, sha})
+	w := newWorld(t, &Use{Found: f, Manifest: m, SHA256: sha})
 	w.cfg.Hypers = map[string]any{"momentum": 0.5}
 	for i := range w.cfg.Ranges {
 		w.cfg.Ranges[i].State = w.cfg.Ranges[i].State[:1]

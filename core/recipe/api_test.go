@@ -29,7 +29,7 @@ func TestOpsCoverTheTable(t *testing.T) {
 	other := map[string]string{
 		"add_scalar": "operator +", "scale": "operator *", "pow_scalar": "pow", "gelu_erf": "gelu", "const": "full",
 		"input": "batch", "param": "nn.param", "sum_to": "broadcasting", "pad_slice": "gradient of slice",
-		"attention_joint": "fusion of attention", "accumulate": "memory plan", "grad_store": "memory plan", "sum_squares": "optimizer", "adamw": "optimizer", "sgd": "optimizer",
+		"attention_joint": "fusion of attention", "linear_cross_entropy": "chunks of the loss", "accumulate": "memory plan", "average": "memory plan", "batch_norm": "nn.batch_norm", "batch_norm_fixed": "nn.batch_norm", "grad_store": "memory plan", "sum_squares": "optimizer", "sum_abs": "optimizer", "max_abs": "optimizer", "clip_value": "optimizer", "round_to": "optimizer", "adamw": "optimizer", "adamw_bf16": "optimizer", "adamw_int8": "optimizer", "sgd": "optimizer",
 	}
 	for _, name := range graph.Names() {
 		if strings.Contains(name, "_grad") || other[name] != "" {

@@ -31,6 +31,7 @@ func namespaces() []namespace {
 		{"precision", "number formats", precisionDeclarations()},
 		{"loss_scale", "what small gradients are multiplied by in 16 bits", lossScaleDeclarations()},
 		{"parallel", "placement", parallelDeclarations()},
+		{"compress", "gradients made small for slow links; each changes the result", compressDeclarations()},
 		{"recompute", "activations that are computed again instead of kept", recomputeDeclarations()},
 		{"action", "what the hooks on_step and on_eval may return", actionDeclarations()},
 		{"math", "functions of numbers, the same bits on every machine", mathDeclarations()},

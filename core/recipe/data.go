@@ -1,6 +1,7 @@
 package recipe
 
 import (
+	"context"
 	"fmt"
 	"path/filepath"
 	"unicode/utf8"
@@ -18,6 +19,8 @@ func dataDeclarations() []declaration {
 		{"csv(path, *, classes = None, target = None, shape = None, label = None, scale = 1.0, holdout = 0.0, separator = \",\")", "a table of feature columns, times scale, and one more: with classes a column label of whole numbers (by name or number, by default the last), " +
 			"fields features f32[shape] and labels i32[]; with target, the name or number of a column of real numbers, fields features f32[shape] and targets f32[1]; " +
 			"attributes train, holdout, shape, and classes", dataCSV},
+		{"cifar10(files = None, *, samples = 2000, seed = 0, holdout = 0.1)", "images f32[3,32,32] of ten classes: the files that a glob matches, of CIFAR-10's binary version, such as \"cifar-10-batches-bin/*.bin\"; " +
+			"without files as many drawn ones as samples says, nothing to download: fields features and labels i32[]; attributes train, holdout, classes, shape", dataCIFAR},
 		{"digits(samples = 4000, *, seed = 0, noise = 0.2, holdout = 0.1)", "drawn images of the digits 0 to 9, nothing to download: fields features f32[1,12,12] and labels i32[]; " +
 			"attributes train, holdout, classes, shape", dataDigits},
 	}
@@ -169,6 +172,9 @@ func (c *call) column(arg string, v starlark.Value) (string, error) {
 	return "", c.bad(arg, "%s must be a column's name or number, not %s", arg, describe(v))
 }
 
+// mostDrawn bounds a drawn dataset, which is held in memory.
+const mostDrawn = 1_000_000
+
 func dataDigits(c *call) (starlark.Value, error) {
 	var samples, seed int
 	var noise, holdout float64
@@ -178,9 +184,8 @@ func dataDigits(c *call) (starlark.Value, error) {
 	if _, err := c.session(); err != nil {
 		return nil, err
 	}
-	const most = 1_000_000
-	if samples < 1 || samples > most {
-		return nil, c.bad("samples", "samples = %d must lie between 1 and %d", samples, most)
+	if samples < 1 || samples > mostDrawn {
+		return nil, c.bad("samples", "samples = %d must lie between 1 and %d", samples, mostDrawn)
 	}
 	if !(noise >= 0 && noise <= 1) {
 		return nil, c.bad("noise", "noise = %v must lie between 0 and 1", noise)
@@ -190,6 +195,39 @@ func dataDigits(c *call) (starlark.Value, error) {
 	}
 	cfg := data.DigitsConfig{Samples: samples, Seed: uint64(seed), Noise: float32(noise)}
 	return c.arrayRecord(fmt.Sprintf("digits %+v ", cfg), holdout, []int{1, data.DigitSize, data.DigitSize}, 10, func() (*data.Array, error) { return data.Digits(cfg) }), nil
+}
+
+func dataCIFAR(c *call) (starlark.Value, error) {
+	var files starlark.Value
+	var samples, seed int
+	var holdout float64
+	if err := c.unpack(&files, &samples, &seed, &holdout); err != nil {
+		return nil, err
+	}
+	s, err := c.session()
+	if err != nil {
+		return nil, err
+	}
+	cfg := data.CIFARConfig{Samples: samples, Seed: uint64(seed), Dir: s.dir}
+	if files != nil {
+		pattern, ok := starlark.AsString(files)
+		if !ok {
+			return nil, c.bad("files", "files must be a glob pattern such as \"cifar-10-batches-bin/*.bin\", not %s", describe(files))
+		}
+		cfg.Pattern = pattern
+	}
+	if samples < 1 || samples > mostDrawn {
+		return nil, c.bad("samples", "samples = %d must lie between 1 and %d", samples, mostDrawn)
+	}
+	if err := c.checkHoldout(holdout); err != nil {
+		return nil, err
+	}
+	name := fmt.Sprintf("cifar10 drawn %d by %d ", samples, seed)
+	if cfg.Pattern != "" {
+		name = fmt.Sprintf("cifar10 %q ", cfg.Pattern)
+	}
+	shape := []int{3, data.CIFARSize, data.CIFARSize}
+	return c.arrayRecord(name, holdout, shape, data.CIFARClasses, func() (*data.Array, error) { return data.CIFAR(context.Background(), cfg) }), nil
 }
 
 func makeLoader(c *call) (starlark.Value, error) {

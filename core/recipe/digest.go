@@ -7,12 +7,14 @@ import (
 	"io"
 
 	"starling/core/graph"
+	"starling/core/plan"
+	"starling/core/plugin"
 	"starling/core/train"
 )
 
 // Digest is the SHA-256, in hexadecimal, of everything in a recipe that determines the bits of the trained weights: the
 // training graph, the optimizer, where data comes from and how samples are cut from it, the batch sizes and lanes, seed, length,
-// clipping and precision. Placement, evaluation and checkpoints are left out, and so are the places in the recipe where
+// clipping and precision, and how gradients are compressed. Placement, evaluation and checkpoints are left out, and so are the places in the recipe where
 // things are written. Nothing is read for it: what the data holds has a fingerprint of its own, and two runs of one
 // digest and one fingerprint train to the same weights.
 func Digest(spec *train.Spec) (string, error) {
@@ -26,6 +28,21 @@ func Digest(spec *train.Spec) (string, error) {
 	writeCanonical(h, g)
 	fmt.Fprintf(h, "optimizer %v\n", spec.Optimizer)
 	fmt.Fprintf(h, "clip %v\nprecision %s\n", spec.ClipNorm, spec.Precision)
+	if spec.NormType != plan.L2 {
+		fmt.Fprintf(h, "norm %v\n", spec.NormType) // what stands in every other digest means the Euclidean norm
+	}
+	if spec.Reduce != "" {
+		fmt.Fprintf(h, "reduce %s\n", spec.Reduce)
+	}
+	if spec.ClipValue > 0 {
+		fmt.Fprintf(h, "clip value %v\n", spec.ClipValue)
+	}
+	if r := spec.Mesh.Reduction; r != "" && r != train.ReductionCanonical {
+		fmt.Fprintf(h, "reduction %s\n", r)
+	}
+	if z := spec.Mesh.Compress; z.Active() {
+		fmt.Fprintf(h, "compress %v\n", z)
+	}
 	if spec.LossScale.Active() {
 		fmt.Fprintf(h, "loss scale %v\n", spec.LossScale)
 	}
@@ -51,6 +68,13 @@ func Digest(spec *train.Spec) (string, error) {
 		}
 	}
 	return hex.EncodeToString(h.Sum(nil)), nil
+}
+
+// DigestAs is the digest that the recipe has with its optimizer plugins in other versions.
+func DigestAs(spec *train.Spec, was plugin.Versions) (string, error) {
+	s := *spec
+	s.Optimizer = plugin.As(spec.Optimizer, was)
+	return Digest(&s)
 }
 
 // writeCanonical prints a graph without positions and blocks: operations with all of their attributes, inputs, types and

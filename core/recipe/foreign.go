@@ -11,7 +11,7 @@ import (
 // foreignNames are hints by namespace (or "a tensor") and the name in lower case without underscores.
 var foreignNames = map[string]map[string]string{
 	"nn": {
-		"batchnorm": noBatchNorm, "batchnorm1d": noBatchNorm, "batchnorm2d": noBatchNorm,
+		"batchnorm": writeBatchNorm, "batchnorm1d": writeBatchNorm, "batchnorm2d": writeBatchNorm,
 		"module": noModules, "sequential": noModules, "modulelist": noModules, "functional": "the functions without parameters are in ops",
 		"multiheadattention": `write nn.block("attn", nn.attention, x, heads)`,
 		"lstm":               noRecurrence, "gru": noRecurrence, "rnn": noRecurrence,
@@ -46,12 +46,12 @@ var foreignNames = map[string]map[string]string{
 }
 
 const (
-	noBatchNorm  = "there is none, because its result would depend on how a batch is cut; use nn.layer_norm or nn.rms_norm"
-	noModules    = "there are no modules: a model is a function of tensors that calls layers by name"
-	noRecurrence = "there is none; write its steps as a loop over ops, or use nn.attention"
-	noBinaryLoss = "there is none; use nn.cross_entropy(logits, labels) with two classes"
-	noRandomness = "a recipe has no randomness of its own; parameters are drawn by init.…, and ops.dropout draws while training"
-	noContent    = "a tensor has no content while a model is traced"
+	writeBatchNorm = `write nn.batch_norm("name", x)`
+	noModules      = "there are no modules: a model is a function of tensors that calls layers by name"
+	noRecurrence   = "there is none; write its steps as a loop over ops, or use nn.attention"
+	noBinaryLoss   = "there is none; use nn.cross_entropy(logits, labels) with two classes"
+	noRandomness   = "a recipe has no randomness of its own; parameters are drawn by init.…, and ops.dropout draws while training"
+	noContent      = "a tensor has no content while a model is traced"
 )
 
 // foreignArguments are what arguments of other libraries may be called here.
@@ -60,7 +60,7 @@ var foreignArguments = map[string][]string{
 	"kernel_size": {"size"}, "out_features": {"features"}, "out_channels": {"features"}, "num_heads": {"heads"}, "n_head": {"heads"}, "n_layer": {"layers"}, "num_layers": {"layers"},
 	"n_embd": {"width"}, "d_model": {"width"}, "hidden_size": {"width"}, "block_size": {"context"}, "seq_len": {"context"}, "max_len": {"context"},
 	"learning_rate": {"lr", "base_lr", "peak"}, "max_steps": {"steps"}, "num_steps": {"steps"}, "num_epochs": {"epochs"}, "num_workers": {"workers"}, "dataset": {"source", "data"},
-	"grad_clip": {"clip_norm"}, "max_grad_norm": {"clip_norm"}, "max_norm": {"clip_norm"}, "gradient_clip": {"clip_norm"}, "dtype": {"precision"}, "max_tokens": {"tokens"},
+	"grad_clip": {"clip_norm"}, "max_grad_norm": {"clip_norm"}, "max_norm": {"clip_norm"}, "gradient_clip": {"clip_norm"}, "norm_type": {"clip_norm_type"}, "clip_grad_value": {"clip_value"}, "clipvalue": {"clip_value"}, "clipnorm": {"clip_norm"}, "dtype": {"precision"}, "max_tokens": {"tokens"},
 	"max_new_tokens": {"tokens"}, "ignore_index": {"ignore"}, "prob": {"p"}, "rate": {"p"}, "labels": {"targets", "target"}, "input": {"x", "logits", "prediction"},
 	"validation_split": {"holdout"}, "val_split": {"holdout"}, "test_size": {"holdout"}, "delimiter": {"separator"}, "sep": {"separator"}, "num_classes": {"classes"}, "std": {"value"},
 }

@@ -40,7 +40,9 @@ func patterns(o optim.Optimizer) []string {
 func (s *session) checkGroups(o optim.Optimizer, g *graph.Graph) error {
 	var names []string
 	for _, n := range g.Params() {
-		names = append(names, n.Attrs.(graph.ParamAttrs).Name)
+		if a := n.Attrs.(graph.ParamAttrs); !a.Buffer {
+			names = append(names, a.Name)
+		}
 	}
 	for _, pattern := range patterns(o) {
 		if slices.ContainsFunc(names, func(name string) bool { ok, _ := path.Match(pattern, name); return ok }) {

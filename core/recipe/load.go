@@ -37,6 +37,8 @@ type Options struct {
 	MaxSteps uint64
 	// Print receives what the recipe prints, line by line; nil discards it.
 	Print func(string)
+	// Plugins finds the plugins that the recipe names; nil looks in this machine's folders.
+	Plugins plugin.Resolver
 }
 
 // dialect is Starlark with the conveniences that people know from Python; what they could do for ever, the step limit ends.

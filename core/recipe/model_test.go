@@ -261,14 +261,14 @@ func TestMetricsAddNoSecondModel(t *testing.T) {
 func TestSampleForward(t *testing.T) {
 	spec := mustLoad(t, shipped+"/quickstart.star")
 	s := spec.Samples[0]
-	if s.Context != 64 || s.Tokenizer.Vocab() != 256 || s.Prompt != "func " {
+	if s.Context != 128 || s.Tokenizer.Vocab() != 256 || s.Prompt != "func " {
 		t.Fatalf("sample %+v", s)
 	}
-	g, err := s.Forward(train.Input{Name: "tokens", Type: graph.Type{DType: tensor.I32, Shape: tensor.Shape{1, 64}}})
+	g, err := s.Forward(train.Input{Name: "tokens", Type: graph.Type{DType: tensor.I32, Shape: tensor.Shape{1, 128}}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := g.Output("logits").Type.String(); got != "f32[1,64,256]" {
+	if got := g.Output("logits").Type.String(); got != "f32[1,128,256]" {
 		t.Errorf("logits are %s", got)
 	}
 }
@@ -304,5 +304,19 @@ train(loss = lambda b: nn.cross_entropy(nn.linear("head", nn.flatten(b.features)
 	}
 	if digest() == digest("scale=0.5") {
 		t.Error("a param that a hook reads does not change the digest")
+	}
+}
+
+func TestResnetRefusesSizesThatAreNone(t *testing.T) {
+	for args, want := range map[string]string{
+		"width = 0":          "resnet: width = 0 must be an int of at least 1",
+		"layers = [2, 0]":    "resnet: layers[1] = 0 must be an int of at least 1",
+		"stem = 3.5":         "resnet: stem = 3.5 must be an int of at least 1",
+		"layers = [\"two\"]": "resnet: layers[0] = \"two\" must be an int of at least 1",
+	} {
+		_, err := Load(filepath.Join(recipeFolder(t, "sizes.star", "load(\"@std//models/resnet.star\", \"resnet\")\nresnet(classes = 10, "+args+")\n"), "sizes.star"), Options{})
+		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), ".star:2") {
+			t.Errorf("%s: %v", args, err)
+		}
 	}
 }

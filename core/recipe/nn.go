@@ -16,6 +16,8 @@ func nnDeclarations() []declaration {
 		{"block(name, fn, *args, **kwargs)", "fn(*args, **kwargs), with the parameters made in it named name.…", nnBlock},
 		{"param(name, shape, init, frozen = False)", "a trainable parameter, named by the blocks it is made in; frozen keeps it as it is", nnParam},
 		{"table(name, rows, width, init = None)", "a table name.weight[rows, width] to look up or to share: see nn.embedding and nn.linear(tied = …); normal(0.02) by default", nnTable},
+		{"batch_norm(name, x, eps = 1e-5, momentum = 0.1, init = None)", "each channel of x[N,C,…] to zero mean and unit variance over the micro-batch, times weight (1 at first unless init says otherwise), plus bias; evaluation uses the " +
+			"running averages name.running_mean and name.running_var, which move by momentum once a step towards the mean over all micro-batches", nnBatchNorm},
 		{"weighted(sum, weight)", "a loss or metric from two scalars: its value is sum over weight, taken over the whole global batch", nnWeighted},
 	}
 }
@@ -124,7 +126,53 @@ func nnParam(c *call) (starlark.Value, error) {
 	if err != nil {
 		return nil, err
 	}
-	return t.param(c, name, shape, payload[graph.Init](init), frozen)
+	return t.param(c, graph.ParamAttrs{Name: name, Shape: graph.MakeDims(shape), Init: payload[graph.Init](init), Frozen: frozen})
+}
+
+func nnBatchNorm(c *call) (starlark.Value, error) {
+	var name string
+	var x *Tensor
+	var a graph.NormAttrs
+	var momentum float64
+	var first *setting
+	if err := c.unpack(&name, &x, &a.Eps, &momentum, wantInit(&first)); err != nil {
+		return nil, err
+	}
+	if err := checkName(c, name); err != nil {
+		return nil, err
+	}
+	switch {
+	case len(x.value.Shape) < 2:
+		return nil, c.bad("x", "x is %v: batch norm needs [batch, channels, …]", x.value.Type)
+	case !(a.Eps > 0):
+		return nil, c.bad("eps", "eps = %v must be above 0", a.Eps)
+	case !(momentum > 0 && momentum <= 1):
+		return nil, c.bad("momentum", "momentum = %v must be above 0 and at most 1", momentum)
+	}
+	t, err := c.tracing()
+	if err != nil {
+		return nil, err
+	}
+	scale := graph.Init{A: 1}
+	if first != nil {
+		scale = payload[graph.Init](first)
+	}
+	in := []*Tensor{x}
+	for _, p := range []graph.ParamAttrs{
+		{Name: "weight", Init: scale}, {Name: "bias"},
+		{Name: "running_mean", Buffer: true, Rate: momentum}, {Name: "running_var", Buffer: true, Rate: momentum, Init: graph.Init{A: 1}},
+	} {
+		p.Name, p.Shape = name+"."+p.Name, graph.MakeDims(x.value.Shape[1:2])
+		v, err := t.param(c, p)
+		if err != nil {
+			return nil, err
+		}
+		in = append(in, v)
+	}
+	if t.training {
+		return t.apply1(c.name, "batch_norm", a, in...)
+	}
+	return t.apply1(c.name, "batch_norm_fixed", a, in...)
 }
 
 func wantInit(to **setting) kindOf {
@@ -149,7 +197,7 @@ func nnTable(c *call) (starlark.Value, error) {
 	if err != nil {
 		return nil, err
 	}
-	w, err := t.param(c, name+".weight", []int{rows, width}, values, false)
+	w, err := t.param(c, graph.ParamAttrs{Name: name + ".weight", Shape: graph.MakeDims([]int{rows, width}), Init: values})
 	if err != nil {
 		return nil, err
 	}

@@ -128,7 +128,7 @@ func scaleByBatch(c *call) (starlark.Value, error) {
 
 func optimDeclarations() []declaration {
 	return []declaration{
-		{"adamw(lr, betas = (0.9, 0.999), eps = 1e-8, weight_decay = 0.01, groups = [])", "Adam with decoupled weight decay; lr is a number or a schedule; one-dimensional parameters get no decay", optimAdamW},
+		{"adamw(lr, betas = (0.9, 0.999), eps = 1e-8, weight_decay = 0.01, groups = [], state = \"fp32\")", "Adam with decoupled weight decay; lr is a number or a schedule; one-dimensional parameters get no decay; state is how its moments are kept: \"fp32\", \"bf16\" or \"int8\" (8 bits, scaled block by block)", optimAdamW},
 		{"sgd(lr, momentum = 0.0, dampening = 0.0, nesterov = False, weight_decay = 0.0, groups = [])", "stochastic gradient descent; lr is a number or a schedule", optimSGD},
 		{"mix(choices, rest)", "several optimizers: choices is a list of pairs (pattern, optimizer), each parameter goes to the first whose pattern matches its name and that takes its shape, the others to rest", optimMix},
 		{"group(pattern, lr_scale = 1.0, weight_decay = None)", `other settings for the parameters whose name matches a glob, such as "h.*.bias"; the first group that matches wins`, optimGroup},
@@ -178,8 +178,11 @@ func (c *call) newOptimizer(build optimizerOf) (starlark.Value, error) {
 func optimAdamW(c *call) (starlark.Value, error) {
 	var lr, betas, groups starlark.Value
 	var o optim.AdamW
-	if err := c.unpack(&lr, &betas, &o.Eps, &o.WeightDecay, &groups); err != nil {
+	if err := c.unpack(&lr, &betas, &o.Eps, &o.WeightDecay, &groups, &o.State); err != nil {
 		return nil, err
+	}
+	if o.State == "fp32" {
+		o.State = ""
 	}
 	pair, ok := betas.(starlark.Indexable)
 	if !ok || pair.Len() != 2 {

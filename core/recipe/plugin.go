@@ -7,6 +7,7 @@ import (
 
 	"go.starlark.net/starlark"
 
+	"starling/core/compress"
 	"starling/core/optim"
 	"starling/core/plugin"
 	"starling/sdk"
@@ -15,6 +16,8 @@ import (
 func pluginDeclarations() []declaration {
 	return []declaration{
 		{"optimizer(name, lr, groups = [], **hypers)", "an optimizer that is a program of its own, found by its name in the folder plugins beside the recipe, the user's folder or --plugin-dir; hypers are its own, runtime plugin info NAME lists them", pluginOptimizer},
+		{"schedule(name, total, **settings)", "a learning-rate schedule that a plugin gives, asked for the rates of total steps before the run begins; after them the last one stays; the settings are the plugin's own", pluginSchedule},
+		{"compressor(name, **settings)", "gradients made small by a plugin, for parallel.mesh(compress = …); the settings are the plugin's own, runtime plugin info NAME lists them", pluginCompressor},
 		{"sink(name, **settings)", "hands the run's figures to a plugin as well; the settings are the plugin's own, runtime plugin info NAME lists them", pluginSink},
 	}
 }
@@ -34,19 +37,27 @@ func (c *call) split() (more []starlark.Tuple) {
 }
 
 // resolve finds a plugin and checks what kind it is.
-func (c *call) resolve(name string, is func(sdk.Manifest) bool, kind string) (*plugin.Use, error) {
+func (c *call) resolve(name string, kind sdk.Kind) (*plugin.Use, error) {
 	s, err := c.session()
 	if err != nil {
 		return nil, err
 	}
-	use, err := plugin.Resolve(context.Background(), name, s.dir)
+	use, err := s.find(name)
 	if err != nil {
 		return nil, c.bad("name", "%v", err)
 	}
-	if !is(use.Manifest) {
-		return nil, c.bad("name", "plugin %s is no %s", name, kind)
+	if is := use.Manifest.Kind(); is != kind {
+		return nil, c.bad("name", "plugin %s is no %s: a recipe names it with plugin.%s(%q, …)", name, kind, is, name)
 	}
 	return use, nil
+}
+
+// find finds a plugin.
+func (s *session) find(name string) (*plugin.Use, error) {
+	if s.options.Plugins == nil {
+		return plugin.Resolve(context.Background(), name, s.path)
+	}
+	return s.options.Plugins.Resolve(context.Background(), name, s.path)
 }
 
 // hypers checks a plugin's own arguments against its manifest and fills in the defaults.
@@ -122,7 +133,7 @@ func pluginOptimizer(c *call) (starlark.Value, error) {
 	if err := c.unpack(&name, &lr, &groups); err != nil {
 		return nil, err
 	}
-	use, err := c.resolve(name, func(m sdk.Manifest) bool { return m.Optimizer != nil }, "optimizer")
+	use, err := c.resolve(name, sdk.KindOptimizer)
 	if err != nil {
 		return nil, err
 	}
@@ -149,6 +160,49 @@ func pluginOptimizer(c *call) (starlark.Value, error) {
 	})
 }
 
+func pluginSchedule(c *call) (starlark.Value, error) {
+	more := c.split()
+	var name string
+	var total int
+	if err := c.unpack(&name, &total); err != nil {
+		return nil, err
+	}
+	use, err := c.resolve(name, sdk.KindSchedule)
+	if err != nil {
+		return nil, err
+	}
+	settings, err := c.hypers(use.Manifest, more)
+	if err != nil {
+		return nil, err
+	}
+	s, err := plugin.AskSchedule(context.Background(), use, settings, total)
+	if err != nil {
+		return nil, c.errorf("%v", err)
+	}
+	return c.newSchedule(func(int) (optim.Schedule, error) { return s, nil })
+}
+
+func pluginCompressor(c *call) (starlark.Value, error) {
+	more := c.split()
+	var name string
+	if err := c.unpack(&name); err != nil {
+		return nil, err
+	}
+	use, err := c.resolve(name, sdk.KindCompressor)
+	if err != nil {
+		return nil, err
+	}
+	settings, err := c.hypers(use.Manifest, more)
+	if err != nil {
+		return nil, err
+	}
+	z, err := plugin.AskCompressor(context.Background(), use, settings)
+	if err != nil {
+		return nil, c.errorf("%v", err)
+	}
+	return c.newSetting("compression", compress.Config{Kind: compress.Foreign, External: z}), nil
+}
+
 func pluginSink(c *call) (starlark.Value, error) {
 	more := c.split()
 	var name string
@@ -159,7 +213,7 @@ func pluginSink(c *call) (starlark.Value, error) {
 	if err != nil {
 		return nil, err
 	}
-	use, err := c.resolve(name, func(m sdk.Manifest) bool { return m.Sink }, "sink")
+	use, err := c.resolve(name, sdk.KindSink)
 	if err != nil {
 		return nil, err
 	}

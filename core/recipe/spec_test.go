@@ -24,20 +24,20 @@ func TestQuickstartSpec(t *testing.T) {
 		}
 		values[p.Name] = p.Value
 	}
-	if want := map[string]any{"steps": int64(10), "width": int64(96), "lr": 1.0, "ranks": int64(3)}; !reflect.DeepEqual(values, want) {
+	if want := map[string]any{"steps": int64(10), "width": int64(128), "lr": 1.0, "ranks": int64(3)}; !reflect.DeepEqual(values, want) {
 		t.Errorf("params %v, want %v", values, want)
 	}
 	if got, want := spec.Optimizer.String(), "adamw(warmup_cosine(1, 10, 10, 0.1), betas 0.9 0.95, eps 1e-08, decay 0.1)"; got != want {
 		t.Errorf("optimizer %s, want %s", got, want)
 	}
 	d := spec.Data
-	if d.GlobalBatch != 32 || d.MicroBatch != 8 || d.LaneCount() != 4 || d.Workers != 4 || d.Prefetch != 2 || !d.Shuffle {
+	if d.GlobalBatch != 16 || d.MicroBatch != 4 || d.LaneCount() != 4 || d.Workers != 4 || d.Prefetch != 2 || !d.Shuffle {
 		t.Errorf("data %+v", d)
 	}
 	if spec.Name != "quickstart" || spec.Steps != 10 || spec.ClipNorm != 1 || spec.Precision != "fp32" || spec.Mesh.Data != 3 || spec.Seed != 1 {
 		t.Errorf("spec %+v", spec)
 	}
-	if e := spec.Evaluate; e.Every != 250 || e.Batches != 16 || e.Best != "loss" || e.BestMode != "min" {
+	if e := spec.Evaluate; e.Every != 300 || e.Batches != 16 || e.Best != "loss" || e.BestMode != "min" {
 		t.Errorf("evaluate %+v", e)
 	}
 	if p := spec.Positions["mesh"]; p.File != "quickstart.star" || p.Line == 0 {
@@ -211,6 +211,11 @@ func TestDigest(t *testing.T) {
 	for old, new := range map[string]string{`"a"`: `"b"`, "144)": "144, bias = False)", "run(loss)": "run(loss, seed = 2)", "(loss)": "(loss, clip_norm = 1)", "run(loss": "run(loss, on_step = lambda m: None"} {
 		if text(recipe) == text(strings.Replace(recipe, old, new, 1)) {
 			t.Errorf("%s in place of %s does not change the digest", new, old)
+		}
+	}
+	for _, change := range []string{"clip_norm = 1, clip_norm_type = 1", `clip_norm = 1, clip_norm_type = "inf"`, "clip_norm = 1, clip_value = 1", `clip_norm = 1, precision = precision.fp32(reduce_dtype = "bf16")`} {
+		if text(strings.Replace(recipe, "(loss)\n", "(loss, clip_norm = 1)\n", 1)) == text(strings.Replace(recipe, "(loss)\n", "(loss, "+change+")\n", 1)) {
+			t.Errorf("%s does not change the digest", change)
 		}
 	}
 }

@@ -173,10 +173,10 @@ func checkName(c *call, name string) error {
 	return nil
 }
 
-// param makes a parameter, named by the open blocks.
-func (t *trace) param(c *call, name string, shape []int, init graph.Init, frozen bool) (*Tensor, error) {
-	full := t.fullName(name)
-	attrs := graph.ParamAttrs{Name: full, Shape: graph.MakeDims(shape), Init: init, Frozen: frozen}
+// param makes a parameter or buffer; the open blocks go before its name.
+func (t *trace) param(c *call, attrs graph.ParamAttrs) (*Tensor, error) {
+	full := t.fullName(attrs.Name)
+	attrs.Name = full
 	if old := t.params[full]; old != nil {
 		if t.shared != nil && old.value.Def.Attrs == attrs {
 			return old, nil

@@ -11,6 +11,7 @@ import (
 
 	"go.starlark.net/starlark"
 
+	"starling/core/compress"
 	"starling/core/data"
 	"starling/core/graph"
 	"starling/core/optim"
@@ -19,7 +20,7 @@ import (
 )
 
 // reservedMetrics are the names of figures that every run has, in the log and in what hooks see.
-var reservedMetrics = []string{"epoch", "epoch_loss", "eval_loss", "grad_norm", "kind", "loss", "loss_scale", "lr", "skipped", "step", "tokens", "tokens_per_s"}
+var reservedMetrics = []string{"comm_hidden", "comm_s", "comm_window_s", "epoch", "epoch_loss", "eval_loss", "grad_norm", "kind", "loss", "loss_scale", "lr", "sent_bytes", "skipped", "step", "tokens", "tokens_per_s"}
 
 // frameDeclarations are the predeclared functions that stand in no namespace.
 func frameDeclarations() []declaration {
@@ -31,43 +32,58 @@ func frameDeclarations() []declaration {
 			"best keeps the checkpoint that is best by \"loss\" or a metric, its best_mode \"min\" or \"max\"; a metric is a function of the batch, such as one that returns nn.accuracy(…)", makeEvaluate},
 		{"checkpoint(every = 0, keep = 3)", "checkpoints every so many steps (0: only at the end), the newest keep of them", makeCheckpoint},
 		{`sample(model, prompt = "", tokens = 200, every = 0, temperature = 1.0, top_k = 0, context = None, tokenizer = None)`, "text drawn from model(tokens) every so many steps and at the end; context and tokenizer are those of the training data", makeSample},
-		{"train(*, loss, data, optimizer, steps = None, epochs = None, clip_norm = None, precision = None, parallel = None, recompute = None, evaluate = None, checkpoint = None, sample = None, seed = 1, on_step = None, on_eval = None)",
-			"the run: exactly once in a recipe. loss(batch) returns a loss; steps or epochs; clip_norm bounds the gradient's global norm; sample is one or a list; on_step(m) and on_eval(m) see the metrics and may return actions", declareTrain},
+		{"train(*, loss, data, optimizer, steps = None, epochs = None, clip_norm = None, clip_norm_type = 2, clip_value = None, precision = None, parallel = None, recompute = None, evaluate = None, checkpoint = None, sample = None, seed = 1, on_step = None, on_eval = None)",
+			"the run: exactly once in a recipe. loss(batch) returns a loss; steps or epochs; clip_norm bounds the gradient's global norm (clip_norm_type 2, 1 or \"inf\", which grad_norm reports), then clip_value each of its elements; sample is one or a list; on_step(m) and on_eval(m) see the metrics and may return actions", declareTrain},
 	}
 }
 
 // precision is a number format of weights and activations, and the loss scale that goes with it.
 type precision struct {
-	name  string
-	scale optim.LossScale
+	name   string
+	scale  optim.LossScale
+	reduce string // the type of sums of gradients, "" for fp32
 }
 
 func precisionDeclarations() []declaration {
+	const reduce = "; reduce_dtype (\"fp32\", \"bf16\" or \"fp16\") is the type in which gradients are added and travel"
 	return []declaration{
-		{"fp32()", "32-bit floating point throughout", func(c *call) (starlark.Value, error) {
-			if err := c.unpack(); err != nil {
+		{"fp32(reduce_dtype = None)", "32-bit floating point throughout" + reduce, func(c *call) (starlark.Value, error) {
+			p := precision{name: "fp32"}
+			if err := c.unpack(&p.reduce); err != nil {
 				return nil, err
 			}
-			return c.newSetting("precision", precision{name: "fp32"}), nil
+			return c.newPrecision(p)
 		}},
-		{"bf16()", "weights in use, products and activations in bfloat16; the optimizer's weights, sums of gradients, norms, softmax and loss in 32 bits", func(c *call) (starlark.Value, error) {
-			if err := c.unpack(); err != nil {
+		{"bf16(reduce_dtype = None)", "weights in use, products and activations in bfloat16; the optimizer's weights, sums of gradients, norms, softmax and loss in 32 bits" + reduce, func(c *call) (starlark.Value, error) {
+			p := precision{name: "bf16"}
+			if err := c.unpack(&p.reduce); err != nil {
 				return nil, err
 			}
-			return c.newSetting("precision", precision{name: "bf16"}), nil
+			return c.newPrecision(p)
 		}},
-		{"fp16(loss_scale = None)", "as bf16, in IEEE half precision, whose range is small: the loss is scaled, by default by loss_scale.dynamic()", func(c *call) (starlark.Value, error) {
+		{"fp16(loss_scale = None, reduce_dtype = None)", "as bf16, in IEEE half precision, whose range is small: the loss is scaled, by default by loss_scale.dynamic()" + reduce, func(c *call) (starlark.Value, error) {
 			var scale *setting
-			if err := c.unpack(kindOf{"loss scale", "loss_scale.dynamic(…) or loss_scale.static(…)", &scale}); err != nil {
+			p := precision{name: "fp16", scale: optim.DefaultLossScale}
+			if err := c.unpack(kindOf{"loss scale", "loss_scale.dynamic(…) or loss_scale.static(…)", &scale}, &p.reduce); err != nil {
 				return nil, err
 			}
-			p := precision{"fp16", optim.DefaultLossScale}
 			if scale != nil {
 				p.scale = payload[optim.LossScale](scale)
 			}
-			return c.newSetting("precision", p), nil
+			return c.newPrecision(p)
 		}},
 	}
+}
+
+func (c *call) newPrecision(p precision) (starlark.Value, error) {
+	switch p.reduce {
+	case "fp32":
+		p.reduce = ""
+	case "", "bf16", "fp16":
+	default:
+		return nil, c.bad("reduce_dtype", "reduce_dtype = %q must be \"fp32\", \"bf16\" or \"fp16\"", p.reduce)
+	}
+	return c.newSetting("precision", p), nil
 }
 
 func lossScaleDeclarations() []declaration {
@@ -115,11 +131,11 @@ func (c *call) newLossScale(l optim.LossScale) (starlark.Value, error) {
 }
 
 func parallelDeclarations() []declaration {
-	return []declaration{{"mesh(data = 1, bucket_mb = 25.0, first_bucket_mb = 1.0, threads = 0, timeout = 60.0, zero = 0, overlap = True, keep_gathered = False, keep_whole_kb = 0.0, memory = None, offload = None)",
-		"placement, which changes no result: data-parallel ranks, the size of gradient buckets, CPU threads a rank (0: the cores shared out), seconds until a collective gives up; " +
+	return []declaration{{"mesh(data = 1, bucket_mb = 25.0, first_bucket_mb = 1.0, threads = 0, timeout = 60.0, zero = 0, overlap = True, keep_gathered = False, keep_whole_kb = 0.0, memory = None, offload = None, reduction = \"canonical\", compress = None, shard = 0, offload_activations = False, host_memory = None)",
+		"placement, which changes no result but for reduction and compress: data-parallel ranks, the size of gradient buckets, CPU threads a rank (0: the cores shared out), seconds until a collective gives up; " +
 			"zero shards over the ranks 0 nothing, 1 the optimizer's state, 2 gradients too, 3 parameters too; overlap lets communication run beside computation; with zero = 3 keep_gathered " +
-			"keeps a block's parameters from its forward to its backward pass, and groups of parameters below keep_whole_kb stay whole; a run that needs more than memory on a rank, such as \"2GB\", is refused; " +
-			"offload = \"disk\" keeps the optimizer's state, and sharded parameters, in files of the run's folder, \"host\" off the device", makeMesh}}
+			"keeps a block's parameters from its forward to its backward pass, and groups of parameters below keep_whole_kb stay whole, and shard neighbouring ranks, such as those of a host, keep one copy of the parameters among them (0: all ranks do); a run that needs more than memory on a rank, such as \"2GB\", is refused; " +
+			"reduction = \"fast\" sums gradients in whatever order is quickest (\"ring\" and \"doubling\" force one), so that weights depend on the ranks; offload = \"disk\" keeps the optimizer's state, and sharded parameters, in files of the run's folder, \"host\" in the host's memory, which memory then does not count and host_memory bounds; offload_activations = True keeps activations there too between the passes; compress is how gradients are compressed between ranks, such as compress.int8()", makeMesh}}
 }
 
 func recomputeDeclarations() []declaration {
@@ -183,26 +199,46 @@ func parseBytes(s string) (int64, error) {
 func makeMesh(c *call) (starlark.Value, error) {
 	var m train.Mesh
 	var overlap bool
-	var memory string
-	if err := c.unpack(&m.Data, &m.BucketMB, &m.FirstBucket, &m.Threads, &m.TimeoutSec, &m.Zero, &overlap, &m.KeepGathered, &m.KeepWholeKB, &memory, &m.Offload); err != nil {
+	var memory, hostMemory string
+	var comp *setting
+	if err := c.unpack(&m.Data, &m.BucketMB, &m.FirstBucket, &m.Threads, &m.TimeoutSec, &m.Zero, &overlap, &m.KeepGathered, &m.KeepWholeKB, &memory, &m.Offload, &m.Reduction,
+		kindOf{"compression", "a compression such as compress.int8()", &comp}, &m.Shard, &m.OffloadWork, &hostMemory); err != nil {
 		return nil, err
 	}
 	if m.Offload != "" && m.Offload != train.OffloadHost && m.Offload != train.OffloadDisk {
 		return nil, c.bad("offload", "offload = %q must be \"host\" or \"disk\"", m.Offload)
 	}
-	if memory != "" {
-		n, err := parseBytes(memory)
-		if err != nil {
-			return nil, c.bad("memory", "memory = %q: %v", memory, err)
+	for _, limit := range []struct {
+		name, text string
+		bytes      *int64
+	}{{"memory", memory, &m.MemoryBytes}, {"host_memory", hostMemory, &m.HostBytes}} {
+		if limit.text == "" {
+			continue
 		}
-		m.MemoryBytes = n
+		n, err := parseBytes(limit.text)
+		if err != nil {
+			return nil, c.bad(limit.name, "%s = %q: %v", limit.name, limit.text, err)
+		}
+		*limit.bytes = n
+	}
+	if m.OffloadWork && m.Offload == "" {
+		return nil, c.bad("offload_activations", "offload_activations = True needs offload = \"host\" or \"disk\", where they go")
+	}
+	if m.HostBytes > 0 && m.Offload != train.OffloadHost {
+		return nil, c.bad("host_memory", "host_memory bounds what offload = \"host\" keeps in the host's memory: without it all counts to memory")
 	}
 	m.NoOverlap = !overlap
+	if comp != nil {
+		m.Compress = payload[compress.Config](comp)
+	}
 	if m.Zero < 0 || m.Zero > 3 {
 		return nil, c.bad("zero", "zero = %d must be 0 (nothing is sharded), 1 (the optimizer's state), 2 (gradients too) or 3 (parameters too)", m.Zero)
 	}
 	if (m.KeepGathered || m.KeepWholeKB != 0) && m.Zero != 3 {
 		return nil, c.bad("zero", "keep_gathered and keep_whole_kb are about sharded parameters: they need zero = 3, not %d", m.Zero)
+	}
+	if m.Shard < 0 {
+		return nil, c.bad("shard", "shard = %d must be at least 0 (all ranks keep one copy of the parameters among them)", m.Shard)
 	}
 	if !(m.KeepWholeKB >= 0) || math.IsInf(m.KeepWholeKB, 0) {
 		return nil, c.bad("keep_whole_kb", "keep_whole_kb = %v must be a finite number of at least 0", m.KeepWholeKB)
@@ -338,10 +374,10 @@ func declareTrain(c *call) (starlark.Value, error) {
 	var seed int
 	spec := &train.Spec{Name: strings.TrimSuffix(s.name, filepath.Ext(s.name)), Recipe: s.path, Precision: "fp32",
 		Mesh: train.Mesh{Data: 1, BucketMB: 25, FirstBucket: 1, TimeoutSec: 60}, Positions: map[string]graph.Position{}}
-	var steps, epochs starlark.Value
+	var steps, epochs, normType starlark.Value
 	if err := c.unpack(&loss,
 		kindOf{"loader", "a loader(…)", &load}, kindOf{"optimizer", "an optimizer such as optim.adamw(…)", &opt},
-		&steps, &epochs, &spec.ClipNorm,
+		&steps, &epochs, &spec.ClipNorm, &normType, &spec.ClipValue,
 		kindOf{"precision", "a precision such as precision.fp32()", &prec}, kindOf{"parallel", "parallel.mesh(…)", &par},
 		kindOf{"recompute", "a choice of blocks such as recompute.all()", &again},
 		kindOf{"evaluation", "evaluate(…)", &eval}, kindOf{"checkpoint", "checkpoint(…)", &ckpt},
@@ -366,6 +402,9 @@ func declareTrain(c *call) (starlark.Value, error) {
 	if (steps == nil) == (epochs == nil) {
 		return nil, c.errorf("give either steps or epochs")
 	}
+	if spec.NormType, err = c.normType(normType); err != nil {
+		return nil, err
+	}
 	if seed < 0 {
 		return nil, c.bad("seed", "seed = %d must be at least 0", seed)
 	}
@@ -380,7 +419,7 @@ func declareTrain(c *call) (starlark.Value, error) {
 	at("optimizer", opt)
 	if prec != nil {
 		p := payload[precision](prec)
-		spec.Precision, spec.LossScale = p.name, p.scale
+		spec.Precision, spec.LossScale, spec.Reduce = p.name, p.scale, p.reduce
 		at("precision", prec)
 	}
 	if par != nil {
@@ -420,6 +459,23 @@ func (c *call) count(name string, v starlark.Value) (n int, err error) {
 		return 0, c.bad(name, "%s must be an int of at least 1, not %s", name, describe(v))
 	}
 	return n, nil
+}
+
+// normType reads which norm of the gradient is meant: 1, 2 or infinity, as a number or as "inf".
+func (c *call) normType(v starlark.Value) (plan.Norm, error) {
+	n, ok := number(v)
+	if s, text := starlark.AsString(v); text && s == "inf" {
+		n, ok = math.Inf(1), true
+	}
+	switch {
+	case ok && n == 2:
+		return plan.L2, nil
+	case ok && n == 1:
+		return plan.L1, nil
+	case ok && math.IsInf(n, 1):
+		return plan.LInf, nil
+	}
+	return 0, c.bad("clip_norm_type", "clip_norm_type must be 2 (Euclidean), 1 (the sum of absolute values) or \"inf\" (the largest), not %s", describe(v))
 }
 
 // addSamples adds one sample(…) or a list of them.

@@ -77,6 +77,7 @@ func last(events []Event, kind string) (e Event) {
 	return e
 }
 
+// Case 8.
 func TestAveragesAreExactOverTokens(t *testing.T) {
 	// Two micro-batches of 10 samples: losses 2 of 1 token and 90 of 9 tokens. The mean is 92/10, not (2 + 10)/2.
 	rows := [][]float32{{2, 1}}
@@ -113,6 +114,7 @@ func TestAveragesAreExactOverTokens(t *testing.T) {
 	}
 }
 
+// Case 9.
 func TestAMaskedMicroBatchCountsNothing(t *testing.T) {
 	var events []Event
 	_, err := runOn(t, t.Context(), 1, 1, func(_ int, s *Spec, e *Env) {
@@ -150,6 +152,7 @@ func TestAWhollyMaskedBatchMovesNothing(t *testing.T) {
 	}
 }
 
+// Case 12.
 func TestTiedWeightsCountOnceInTheNorm(t *testing.T) {
 	var events []Event
 	_, err := runOn(t, t.Context(), 1, 1, func(_ int, s *Spec, e *Env) {
@@ -181,6 +184,7 @@ func TestClippingScalesTheGradient(t *testing.T) {
 	}
 }
 
+// Case 13.
 func TestEvaluationCountsOptimizerSteps(t *testing.T) {
 	var at []int
 	_, err := runOn(t, t.Context(), 1, 1, func(_ int, s *Spec, e *Env) { // 12 micro-batches a step

@@ -6,56 +6,61 @@ import (
 
 	"starling/core/comm"
 	"starling/core/device"
-	"starling/core/graph"
 	"starling/core/plan"
 	"starling/core/tensor"
 )
 
-// collector turns the program's start and wait instructions into collectives of the data group. The group's own
-// worker runs them while the program goes on.
+// collector turns the program's start and wait instructions into collectives of the data group, which are prepared once and
+// allocate nothing afterwards. The group's own worker runs them while the program goes on.
 type collector struct {
 	env     *Env
-	plan    *plan.Plan
 	mem     device.Memory
 	overlap bool
-	buckets []bucket
+	lossy   *compression // nil where gradients travel as they are
+	buckets []exchange
 	units   []unit
-	ctx     context.Context
-	trace   *StepTrace
+	// groups are those of ranks by the names that the program has for them, beside the data group; shards and replicas where parameters are
+	// sharded inside groups.
+	groups map[string]*comm.Group
+	ctx    context.Context
+	trace  *StepTrace
 	// round is the one that the starts of the running micro segment belong to.
-	round int
-}
-
-// bucket is one range of the gradient: the sums of this rank's subtrees, and where the total goes.
-type bucket struct {
-	label   string
-	own     [][]float32
-	dst     []float32
-	chunks  []comm.Range
-	handles []*comm.Handle
-	// Where gradients are sharded: this rank's part of the sum in each buffer of the stack, what joins two of them, and the round
-	// whose sums are on their way.
-	sums  [][]float32
-	joins map[comm.Add]func()
 	round int
 }
 
 // unit is a group of parameters that is cut over the ranks.
 type unit struct {
 	label  string
-	chunks []comm.Range // in elements of float32
+	chunks []comm.Range // of the members of the group that completes it, in elements of float32
 	own    []byte       // this rank's part, where that is all it keeps
-	handle *comm.Handle
+	// replicas are the chunks of own that this rank's replicas have updated, where there are any.
+	replicas []comm.Range
+	// gathers are the collectives that complete it, by the place at which they do; they are prepared as places come up.
+	gathers map[place]*comm.Collective
+	handle  *comm.Handle
 }
 
-func newCollector(env *Env, p *plan.Plan, dev device.Device, mem device.Memory, grads, sums []device.Arena) (*collector, error) {
-	c := &collector{env: env, plan: p, mem: mem, overlap: !p.Settings.NoOverlap}
+// place is where a unit is completed.
+type place struct {
+	space  device.Space
+	offset int64
+}
+
+func newCollector(mesh Mesh, env *Env, p *plan.Plan, dev device.Device, mem device.Memory, grads, sums []device.Arena, lossy *compression) (*collector, error) {
+	c := &collector{env: env, mem: mem, overlap: !p.Settings.NoOverlap, lossy: lossy, groups: map[string]*comm.Group{}}
+	if env.World == 1 {
+		return c, nil
+	}
+	if err := c.formGroups(p.Settings); err != nil {
+		c.close()
+		return nil, err
+	}
 	nodes := len(p.Reduction.Nodes(env.Rank))
 	if p.Rounds != nil {
 		nodes = 1
 	}
 	for _, b := range p.Buckets {
-		k := bucket{label: bucketLabel(p, b)}
+		k := bucketParts{label: bucketLabel(p, b)}
 		for i := range nodes {
 			m := device.Memory{}
 			m.Arenas[device.Grads] = grads[i]
@@ -67,62 +72,67 @@ func newCollector(env *Env, p *plan.Plan, dev device.Device, mem device.Memory, 
 			own := k.chunks[env.Rank]
 			k.dst = k.own[0][own.Lo:own.Hi]
 		}
-		if p.Rounds != nil {
-			if err := k.bindSums(dev, b, p.Rounds, sums); err != nil {
-				return nil, err
-			}
+		for _, a := range sums {
+			m := device.Memory{}
+			m.Arenas[device.Sums] = a
+			k.sums = append(k.sums, device.View[float32](m, b.Sum))
 		}
-		c.buckets = append(c.buckets, k)
+		x, err := newExchange(mesh, env, p, dev, b, k, sums, lossy)
+		if err != nil {
+			c.close()
+			return nil, fmt.Errorf("%s: %w", k.label, err)
+		}
+		c.buckets = append(c.buckets, x)
 	}
 	for _, u := range p.Units {
-		k := unit{label: fmt.Sprintf("parameters %d (%s)", u.Index, u.Label)}
-		words := u.Place.DType.Size() // a chunk of two-byte elements is moved as pairs of them
-		for _, r := range u.Chunks {
-			k.chunks = append(k.chunks, comm.Range{Lo: r.Lo * words / 4, Hi: r.Hi * words / 4})
-		}
+		k := unit{label: fmt.Sprintf("parameters %d (%s)", u.Index, u.Label), gathers: map[place]*comm.Collective{}}
+		size := u.Place.DType.Size()
+		k.chunks = inWords(u.Chunks, size)
 		if u.Sharded {
 			k.own = device.View[byte](mem, u.Place)
+			k.chunks, k.replicas = inWords(p.Parts(u), size), inWords(p.ReplicaChunks(u), size)
 		}
 		c.units = append(c.units, k)
 	}
 	return c, nil
 }
 
-// bindSums finds this rank's part of the bucket in each buffer of sums, and makes the additions that the rounds need.
-func (k *bucket) bindSums(dev device.Device, b plan.Bucket, rounds []plan.Round, sums []device.Arena) error {
-	for _, a := range sums {
-		m := device.Memory{}
-		m.Arenas[device.Sums] = a
-		k.sums = append(k.sums, device.View[float32](m, b.Sum))
+// inWords turns ranges of elements of some bytes each into ranges of float32: a chunk of two-byte elements is moved as pairs of them.
+func inWords(chunks []comm.Range, bytes int) []comm.Range {
+	out := make([]comm.Range, len(chunks))
+	for i, r := range chunks {
+		out[i] = comm.Range{Lo: r.Lo * bytes / 4, Hi: r.Hi * bytes / 4}
 	}
-	k.joins = map[comm.Add]func(){}
-	place := func(slot int) device.Tensor {
-		return device.Tensor{Type: b.Sum.Type, Arena: sums[slot], Offset: b.Sum.Offset}
+	return out
+}
+
+// formGroups makes the groups of ranks inside which parameters are sharded, and between which they are replicated.
+func (c *collector) formGroups(s plan.Settings) (err error) {
+	if !s.Hybrid() {
+		return nil
 	}
-	for _, r := range rounds {
-		for _, a := range r.Adds {
-			if k.joins[a] != nil {
-				continue
-			}
-			run := func() {}
-			if b.Sum.Shape.Numel() > 0 {
-				var err error
-				run, err = dev.Bind(device.Call{Op: graph.OpAccumulate, In: []device.Tensor{place(a.Dst), place(a.Src)}, Out: []device.Tensor{place(a.Dst)}})
-				if err != nil {
-					return err
-				}
-			}
-			k.joins[a] = run
+	for name, ranks := range map[string][]int{plan.ShardGroup: s.ShardRanks(), plan.ReplicaGroup: s.ReplicaRanks()} {
+		if c.groups[name], err = c.env.Group.Subgroup(name, ranks); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
+// close ends the groups that the collector has made.
+func (c *collector) close() {
+	for _, g := range c.groups {
+		if g != nil {
+			_ = g.Close() // nothing is on its way any more
+		}
+	}
+}
+
 // begin starts a step or an evaluation: nothing is on its way.
 func (c *collector) begin(ctx context.Context, trace *StepTrace) {
 	c.ctx, c.trace = ctx, trace
-	for i := range c.buckets {
-		c.buckets[i].handles = c.buckets[i].handles[:0]
+	for _, b := range c.buckets {
+		b.forget()
 	}
 	for i := range c.units {
 		c.units[i].handle = nil
@@ -132,13 +142,20 @@ func (c *collector) begin(ctx context.Context, trace *StepTrace) {
 // Start hands a finished bucket, or a unit of parameters, to the group.
 func (c *collector) Start(in *device.Instr) error {
 	switch in.Collective {
-	case plan.AllReduce:
-		b := &c.buckets[in.Bucket]
-		b.handles = append(b.handles, c.env.Group.StartAllReduceTree(b.label, c.plan.Reduction, b.own, b.dst))
-	case plan.ReduceScatter:
-		c.scatter(&c.buckets[in.Bucket])
+	case plan.AllReduce, plan.ReduceScatter:
+		b := c.buckets[in.Bucket]
+		if !c.lossy.takes(in.Bucket) {
+			b.start(c.round)
+			break
+		}
+		c.lossy.start(in.Bucket, b, c.round)
+		if err := c.lossy.release(c.ctx); err != nil {
+			return err
+		}
 	case plan.AllGather:
-		c.gather(&c.units[in.Bucket], in.Out[0])
+		if err := c.gather(&c.units[in.Bucket], in.Group, in.Out[0]); err != nil {
+			return err
+		}
 	default:
 		return fmt.Errorf("the program asks for a collective %q, which the trainer does not know", in.Collective)
 	}
@@ -148,89 +165,51 @@ func (c *collector) Start(in *device.Instr) error {
 	return c.Wait(in)
 }
 
-// scatter sums a bucket and leaves each rank its chunk: of all lanes at once, or of those of a round.
-func (c *collector) scatter(b *bucket) {
-	g := c.env.Group
-	if c.plan.Rounds == nil {
-		b.handles = append(b.handles, g.StartReduceScatterTree(b.label, c.plan.Reduction, b.chunks, b.own, b.dst))
-		return
-	}
-	b.round = c.round
-	r := &c.plan.Rounds[c.round]
-	lane := r.Lanes.Lo + c.env.Rank
-	for _, s := range r.Sums {
-		var own [][]float32
-		if s.Node.Lo <= lane && lane < s.Node.Hi {
-			own = b.own
-		}
-		b.handles = append(b.handles, g.StartReduceScatterTree(b.label, s.Reduction, b.chunks, own, b.sums[s.Slot]))
-	}
-}
-
-// gather completes a unit of parameters at a place.
-func (c *collector) gather(u *unit, o device.Operand) {
+// gather completes a unit of parameters at a place, or what a rank keeps of it.
+func (c *collector) gather(u *unit, name string, o device.Operand) error {
 	whole := c.mem.Arenas[o.Space].Bytes()[o.Offset : o.Offset+o.Type.Bytes()]
-	if u.own != nil {
-		copy(whole[4*u.chunks[c.env.Rank].Lo:], u.own)
+	g, chunks := c.env.Group, u.chunks
+	if own := c.groups[name]; own != nil {
+		g = own
 	}
-	u.handle = c.env.Group.StartAllGather(u.label, u.chunks, tensor.View[float32](whole))
+	switch {
+	case name == plan.ReplicaGroup:
+		chunks = u.replicas
+	case u.own != nil:
+		copy(whole[4*chunks[g.Rank()].Lo:], u.own)
+	}
+	at := place{o.Space, o.Offset}
+	if u.gathers[at] == nil {
+		k, err := g.PrepareAllGather(u.label, chunks, tensor.View[float32](whole))
+		if err != nil {
+			return fmt.Errorf("%s: %w", u.label, err)
+		}
+		u.gathers[at] = k
+	}
+	u.handle = u.gathers[at].Start()
+	return nil
 }
 
 // Wait blocks until a bucket holds its sum, or a unit is whole.
 func (c *collector) Wait(in *device.Instr) error {
-	if in.Collective == plan.AllGather {
-		u := &c.units[in.Bucket]
-		err := c.await(c.ctx, u.label, u.handle)
-		u.handle = nil
-		return err
+	if in.Collective != plan.AllGather {
+		return c.buckets[in.Bucket].wait(c.ctx, c.trace)
 	}
-	return c.waitBucket(c.ctx, &c.buckets[in.Bucket])
-}
-
-func (c *collector) waitBucket(ctx context.Context, b *bucket) error {
-	if len(b.handles) == 0 {
+	u := &c.units[in.Bucket]
+	if u.handle == nil {
 		return nil
 	}
-	for _, h := range b.handles {
-		if err := c.await(ctx, b.label, h); err != nil {
-			return err
-		}
-	}
-	b.handles = b.handles[:0]
-	if b.joins != nil {
-		for _, a := range c.plan.Rounds[b.round].Adds {
-			b.joins[a]()
-		}
-	}
-	return nil
-}
-
-func (c *collector) await(ctx context.Context, label string, h *comm.Handle) error {
-	if h == nil {
-		return nil
-	}
-	if err := h.Wait(ctx); err != nil {
-		return err
-	}
-	c.trace.Collectives = append(c.trace.Collectives, Span{label, h.Started(), h.Finished()})
-	return nil
+	h := u.handle
+	u.handle = nil
+	return c.trace.await(c.ctx, h)
 }
 
 // wait blocks until every bucket that was started is done.
 func (c *collector) wait(ctx context.Context) error {
-	for i := range c.buckets {
-		if err := c.waitBucket(ctx, &c.buckets[i]); err != nil {
+	for _, b := range c.buckets {
+		if err := b.wait(ctx, c.trace); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// bucketLabel names a bucket by what is in it, so that a stall names blocks and the recipe's line.
-func bucketLabel(p *plan.Plan, b plan.Bucket) string {
-	s := fmt.Sprintf("gradient bucket %d (%s)", b.Index, b.Label)
-	if q := p.Param(b.Grads[0].Param); q != nil && q.Pos.File != "" {
-		s += fmt.Sprintf(", from block %q at %v", q.Block, q.Pos)
-	}
-	return s
 }

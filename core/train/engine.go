@@ -10,7 +10,6 @@ import (
 
 	"starling/core/data"
 	"starling/core/device"
-	"starling/core/graph"
 	"starling/core/optim"
 	"starling/core/plan"
 )
@@ -27,6 +26,7 @@ type engine struct {
 
 	micro    []*device.Bound // one for each gradient buffer
 	norm     *device.Bound
+	clip     *device.Bound // nil where single elements are not bounded
 	update   *device.Bound
 	external *externals
 	files    map[device.Arena]*os.File // of the arenas that plugins map
@@ -39,14 +39,18 @@ type engine struct {
 	seed    []float32
 	loss    []float32
 	weight  []float32
+	limit   []float64 // of the clip segment
 	hyper   [][]float64
 	nominal float64 // the largest weight a step can have; the backward pass is seeded with its inverse
 
 	collect *collector
+	lossy   *compression // of gradients, or nil
 	run     device.Env
-	figures []float64 // loss, weight, tokens of each micro-batch of this rank, then the stop flag
+	waited  []float64 // of all ranks, see stepOut
+	figures []float64 // loss, weight, tokens of each micro-batch of this rank, then how long it has waited for others, then the stop flag
+	done    int       // micro-batches of this step
 	order   []figureAt
-	squares []float64 // partial sums of this rank's part of the gradient
+	norms   []float64 // partial results of the norm of this rank's part of the gradient
 	trace   StepTrace
 }
 
@@ -65,6 +69,9 @@ func newEngine(s *Spec, env *Env) (*engine, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := s.Fits(p, 0); err != nil { // before anything is allocated; what kernels need beside comes later
+		return nil, err
+	}
 	e := &engine{spec: s, env: env, plan: p, dev: env.Device, files: map[device.Arena]*os.File{}}
 	if err := e.allocate(); err != nil {
 		e.close()
@@ -74,7 +81,7 @@ func newEngine(s *Spec, env *Env) (*engine, error) {
 		e.close()
 		return nil, err
 	}
-	if e.external, err = newExternals(e); err != nil {
+	if e.external, err = newExternals(e, nil); err != nil {
 		e.close()
 		return nil, err
 	}
@@ -85,7 +92,7 @@ func newEngine(s *Spec, env *Env) (*engine, error) {
 			e.order[m] = figureAt{r, at}
 		}
 	}
-	e.figures = make([]float64, 3*len(e.schedule)+1)
+	e.figures = make([]float64, 3*len(e.schedule)+2)
 	e.nominal = float64(s.Data.GlobalBatch)
 	targets := 0
 	for _, f := range s.Data.Source.Fields() {
@@ -96,9 +103,16 @@ func newEngine(s *Spec, env *Env) (*engine, error) {
 	if targets > 0 {
 		e.nominal *= float64(targets)
 	}
-	if e.collect, err = newCollector(env, e.plan, e.dev, e.memory(0), e.grads, e.sums); err != nil {
+	if e.lossy, err = newCompression(env, e.plan, e.grads, e.weightSoFar, s.pluginTimeout()); err != nil {
 		e.close()
 		return nil, err
+	}
+	if e.collect, err = newCollector(s.Mesh, env, e.plan, e.dev, e.memory(0), e.grads, e.sums, e.lossy); err != nil {
+		e.close()
+		return nil, err
+	}
+	if note := reductionNote(s.Mesh, p, env.Group); note != "" && env.Rank == 0 {
+		env.Observe(Event{Kind: EventNote, Text: note})
 	}
 	return e, nil
 }
@@ -110,13 +124,7 @@ func (e *engine) allocate() error {
 		if s == device.Grads || s == device.Sums {
 			continue
 		}
-		var a device.Arena
-		var err error
-		if e.spec.onDisk(e.plan, s) {
-			a, err = e.allocFile(s.String(), e.plan.ArenaBytes[s])
-		} else {
-			a, err = e.alloc(s.String(), e.plan.ArenaBytes[s], shared && (s == device.Params || s == device.State))
-		}
+		a, err := e.allocArena(s, shared && (s == device.Params || s == device.State))
 		if err != nil {
 			return fmt.Errorf("allocating %d bytes for %v: %w", e.plan.ArenaBytes[s], s, err)
 		}
@@ -167,6 +175,12 @@ func (e *engine) bind() error {
 		return err
 	}
 	mem := e.memory(0)
+	if clip := e.plan.Segments[plan.SegmentClip]; clip != nil {
+		if e.clip, err = device.Bind(e.dev, clip, mem); err != nil {
+			return err
+		}
+		e.limit = device.View[float64](mem, clip.Inputs[plan.InputLimit])
+	}
 	for _, f := range e.spec.Data.Source.Fields() {
 		if o, ok := micro.Inputs[f.Name]; ok {
 			e.inputs = append(e.inputs, ioField{f.Name, device.View[byte](mem, o)})
@@ -205,6 +219,7 @@ type stepOut struct {
 	loss, lossSum, weight, norm float64
 	tokens                      int64
 	stop                        bool
+	waited                      []float64 // by rank: seconds that it has waited for others so far; valid until the next step
 	// overflow, if set, is the first parameter in name order whose gradient is not finite: the step was not taken.
 	overflow *plan.Param
 	trace    StepTrace
@@ -224,6 +239,8 @@ func (e *engine) step(ctx context.Context, loader *data.Loader, in stepIn) (step
 	e.trace.begin(in.step)
 	e.collect.begin(ctx, &e.trace)
 	e.seed[0] = float32(in.scale / e.nominal)
+	e.lossy.begin(in.taken, in.scale, float64(e.seed[0]))
+	e.done = 0
 	i := 0
 	for k, lane := range e.lanes {
 		e.collect.round = lane.Round
@@ -266,8 +283,18 @@ func (e *engine) microBatch(ctx context.Context, loader *data.Loader, step, inde
 	if err := e.micro[buffer].Run(&e.run); err != nil {
 		return err
 	}
+	e.done = at + 1
 	e.figures[3*at], e.figures[3*at+1], e.figures[3*at+2] = float64(e.loss[0]), float64(e.weight[0]), float64(tokens)
 	return nil
+}
+
+// weightSoFar is the weight of this rank's micro-batches, that of the running one included, whose forward pass is over.
+func (e *engine) weightSoFar() float64 {
+	sum := float64(e.weight[0])
+	for i := range e.done {
+		sum += e.figures[3*i+1]
+	}
+	return sum
 }
 
 // weighRows writes the weights of a batch's rows, if there is a place for them: 1 for a sample, 0 for padding.
@@ -294,10 +321,15 @@ func (e *engine) finishStep(ctx context.Context, in stepIn) (stepOut, error) {
 	out.loss = ratio(out.lossSum, out.weight)
 	switch {
 	case out.weight == 0: // nothing in this batch counts: parameters and optimizer stay
-		return out, e.collect.wait(ctx)
+		if err := e.collect.wait(ctx); err != nil {
+			return out, err
+		}
+		e.lossy.takeBack()
+		return out, nil
 	case !(out.weight > 0) || math.IsInf(out.weight, 0):
 		return out, e.spec.errorf("train", "step %d: the weight of the loss is %v; a weight counts what the loss sums over, so it must be a finite number of at least 0", in.step, out.weight)
 	}
+	e.lossy.alone(out.weight)
 	if err := e.norm.Run(&device.Env{LastInLane: true, LastOnRank: true, Comm: e.collect}); err != nil {
 		return out, err
 	}
@@ -305,7 +337,10 @@ func (e *engine) finishStep(ctx context.Context, in stepIn) (stepOut, error) {
 	// The backward pass was seeded with the loss's scale over the nominal weight; correct to the exact average. (The conversions
 	// keep compilers from fusing a product with a sum, which would give other bits on some architectures.)
 	scale := 1 / float64(float64(e.seed[0])*out.weight)
-	sum, bad, err := e.squaredNorm(ctx)
+	if e.lossy != nil { // which has done that, or for rounds of lanes divided by the loss's scale
+		scale = e.lossy.remaining(scale)
+	}
+	norm, bad, err := e.gradientNorm(ctx)
 	if err != nil {
 		return out, err
 	}
@@ -313,67 +348,33 @@ func (e *engine) finishStep(ctx context.Context, in stepIn) (stepOut, error) {
 		out.overflow = bad
 		return out, nil
 	}
-	out.norm = float64(scale * math.Sqrt(sum))
-	if c := e.spec.ClipNorm; c > 0 {
-		if k := c / (out.norm + 1e-6); k < 1 {
-			scale *= k
-		}
-	}
-	for g, row := range e.hyper {
-		e.spec.Optimizer.Hyper(row, g, in.taken, in.rate, scale)
-	}
-	// The update segment ends with what makes every rank whole again, so plugins come first.
-	if err := e.external.step(ctx, in.taken, scale, e.hyper); err != nil {
+	out.norm = float64(scale * norm)
+	if scale, err = e.clipped(scale, out.norm); err != nil {
 		return out, err
 	}
-	if err := e.update.Run(&device.Env{Comm: e.collect}); err != nil {
-		return out, err
-	}
-	return out, nil
+	e.lossy.commit() // the step is taken, however its update ends
+	return out, e.renew(ctx, in, scale, out)
 }
 
-// squaredNorm adds the partial sums of squares of all parameters in order of name, and names the first that is not finite.
-func (e *engine) squaredNorm(ctx context.Context) (sum float64, bad *plan.Param, err error) {
-	sharded := len(e.plan.Units) > 0
-	all := [][]float64{nil}
-	if sharded {
-		e.squares = e.squares[:0]
-		for _, p := range e.plan.Params {
-			if p.Trained() && p.Owned.Len() > 0 {
-				e.squares = append(e.squares, device.View[float64](e.mem, p.Partials)...)
-			}
-		}
-		if all, err = e.env.Group.AllGatherFloat64(ctx, "partial sums of the gradient's norm", e.squares); err != nil {
-			return 0, nil, err
-		}
+// renew updates the parameters with the gradients that are there.
+func (e *engine) renew(ctx context.Context, in stepIn, scale float64, out stepOut) error {
+	optimizer := e.spec.applied()
+	for g, row := range e.hyper {
+		optimizer.Hyper(row, g, in.taken, in.rate, scale)
 	}
-	for i := range e.plan.Params {
-		p := &e.plan.Params[i]
-		if !p.Trained() {
-			continue
-		}
-		if !sharded {
-			for _, v := range device.View[float64](e.mem, p.Partials) {
-				sum += v
-			}
-		}
-		for r, share := range p.Shares { // ascending, and cut at the blocks of partial sums
-			n := (share.Len() + graph.SumSquaresBlock - 1) / graph.SumSquaresBlock
-			for _, v := range all[r][:n] {
-				sum += v
-			}
-			all[r] = all[r][n:]
-		}
-		if math.IsNaN(sum) || math.IsInf(sum, 0) {
-			return 0, p, nil
-		}
+	// The update segment ends with what makes every rank whole again, so plugins come first.
+	if err := e.runPlugins(ctx, in, scale, out); err != nil {
+		return err
 	}
-	return sum, nil, nil
+	return e.update.Run(&device.Env{Comm: e.collect})
 }
 
 // exchange sums the figures of all micro-batches in their order, on every rank alike.
 func (e *engine) exchange(ctx context.Context, out *stepOut) error {
 	all := [][]float64{e.figures}
+	if e.env.Waited != nil {
+		e.figures[len(e.figures)-2] = e.env.Waited().Seconds()
+	}
 	if e.env.World > 1 {
 		var err error
 		if all, err = e.env.Group.AllGatherFloat64(ctx, "losses and weights", e.figures); err != nil {
@@ -386,9 +387,12 @@ func (e *engine) exchange(ctx context.Context, out *stepOut) error {
 		out.weight += f[1]
 		out.tokens += int64(f[2])
 	}
+	e.waited = e.waited[:0]
 	for _, f := range all {
 		out.stop = out.stop || f[len(f)-1] != 0
+		e.waited = append(e.waited, f[len(f)-2])
 	}
+	out.waited = e.waited
 	return nil
 }
 
@@ -414,6 +418,10 @@ func (e *engine) close() {
 	if e.external != nil {
 		e.external.close()
 	}
+	if e.collect != nil {
+		e.collect.close()
+	}
+	e.lossy.close()
 	for _, a := range e.mem.Arenas {
 		if a != nil {
 			a.Free()

@@ -30,6 +30,7 @@ const (
 	EventSample     = "sample"     // Text is a sample
 	EventCheckpoint = "checkpoint" // Text is the path written
 	EventWarning    = "warning"    // Text is what to know
+	EventResumed    = "resumed"    // the checkpoint to go on from was read: Text says which
 	EventNote       = "note"
 )
 

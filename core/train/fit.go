@@ -7,26 +7,51 @@ import (
 	"starling/core/plan"
 )
 
-// Fits refuses a plan that takes more memory than parallel.mesh(memory = …) allows a rank: with what takes it, and with changes to the
-// recipe that would make it fit, each of them tried.
+// Fits refuses a plan that takes more memory than parallel.mesh(memory = …) allows a rank, or more of the host's than host_memory: with what
+// takes it, and with changes to the recipe that would make it fit, each of them tried.
 func (s *Spec) Fits(p *plan.Plan, scratch int64) error {
 	m := PlanMemory(s, p, scratch)
-	limit := s.Mesh.MemoryBytes
-	if limit == 0 || m.Total() <= limit {
+	if s.holds(m) {
 		return nil
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "parallel.mesh(memory = …): rank %d needs %s of memory and has %s:\n", p.Settings.Rank, mib(m.Total()), mib(limit))
+	if limit := s.Mesh.MemoryBytes; limit > 0 && m.Total() > limit {
+		fmt.Fprintf(&b, "parallel.mesh(memory = …): rank %d needs %s of memory and has %s:\n", p.Settings.Rank, mib(m.Total()), mib(limit))
+	} else {
+		fmt.Fprintf(&b, "parallel.mesh(host_memory = …): rank %d needs %s of the host's memory and has %s:\n", p.Settings.Rank, mib(m.Host()), mib(s.Mesh.HostBytes))
+	}
 	for _, l := range m.Lines(p) {
 		fmt.Fprintf(&b, "    %-22s %s\n", l.Name, l.Text)
 	}
 	ways := s.waysToFit(p, scratch)
 	if len(ways) == 0 {
-		b.WriteString("no single change makes it fit; make the model smaller, or give each rank more memory")
+		b.WriteString("no change that was tried makes it fit; make the model smaller, or give each rank more memory")
 	} else {
-		fmt.Fprintf(&b, "any of these makes it fit:\n    %s", strings.Join(ways, "\n    "))
+		fmt.Fprintf(&b, "any of these makes it fit; behind each the most that a rank then needs:\n    %s", strings.Join(ways, "\n    "))
 	}
 	return s.place("mesh", fmt.Errorf("%s", b.String()))
+}
+
+// holds reports whether a rank has the memory that it needs.
+func (s *Spec) holds(m MemoryPlan) bool { return s.lacks(m) == 0 }
+
+// lacks is how much memory a rank needs above what it has, on the device and of the host.
+func (s *Spec) lacks(m MemoryPlan) (n int64) {
+	if limit := s.Mesh.MemoryBytes; limit > 0 {
+		n += max(0, m.Total()-limit)
+	}
+	if limit := s.Mesh.HostBytes; limit > 0 {
+		n += max(0, m.Host()-limit)
+	}
+	return n
+}
+
+// Text is the memory that a rank needs, the host's apart where it is counted so.
+func (m MemoryPlan) Text() string {
+	if host := m.Host(); host > 0 {
+		return mib(m.Total()) + ", and " + mib(host) + " of the host's"
+	}
+	return mib(m.Total())
 }
 
 // MemoryLine is one line of the report on a rank's memory.
@@ -58,70 +83,33 @@ func (m MemoryPlan) Lines(p *plan.Plan) []MemoryLine {
 	add("gathered parameters", sum.GatheredBytes, "of blocks in use")
 	add("inputs and outputs", m.IO, "")
 	add("communication", m.Communication, "")
-	add("loader", m.Loader, "")
-	add("corpus", m.Corpus, "")
-	add("checkpoint copy", m.Snapshot, "")
+	add("compression", m.Compression, "gradients that are not sent yet, and buffers")
+	add("optimizer plugins", m.Plugins, "results on their way; of whole tensors, one tensor with its state")
 	add("scratch", m.Scratch, "")
-	add("on disk", m.OnDisk, "optimizer state, and parameters where they are sharded; not counted")
+	apart := ""
+	if m.Where == OffloadHost {
+		apart = "host: "
+	}
+	add(apart+"loader", m.Loader, "")
+	add(apart+"corpus", m.Corpus, "")
+	add(apart+"checkpoint copy", m.Snapshot, "")
+	note := ""
+	if m.Where == OffloadDisk {
+		apart, note = "disk: ", "not counted"
+	}
+	add(apart+"parameters", m.Off.Params, note)
+	add(apart+"optimizer state", m.Off.State, note)
+	add(apart+"activations", m.Off.Work, strings.TrimSpace("between the passes  "+note))
 	return out
 }
 
-// waysToFit tries changes to the recipe, those first that cost the least time, and returns up to three that fit.
-func (s *Spec) waysToFit(p *plan.Plan, scratch int64) []string {
-	world := p.Settings.World
-	type way struct {
-		text   string
-		change func(*Spec)
-	}
-	var all []way
-	again := func(t *Spec) { t.Mesh.Recompute = plan.Recompute{All: true} }
-	if world > 1 {
-		for z := s.Mesh.Zero + 1; z <= 3; z++ {
-			all = append(all, way{fmt.Sprintf("parallel.mesh(zero = %d)", z), func(t *Spec) { t.Mesh.Zero = z }})
-		}
-	}
-	all = append(all, way{"recompute = recompute.all()", again})
-	if s.Mesh.Offload != OffloadDisk {
-		all = append(all, way{`parallel.mesh(offload = "disk")`, func(t *Spec) { t.Mesh.Offload = OffloadDisk }})
-	}
-	for m := s.Data.MicroBatch / 2; m >= 1; m /= 2 {
-		if s.Data.GlobalBatch%m == 0 {
-			all = append(all, way{fmt.Sprintf("loader(micro_batch = %d)", m), func(t *Spec) { t.Data.MicroBatch = m }})
-		}
-	}
-	if s.Precision == "fp32" {
-		all = append(all, way{"precision = precision.bf16()", func(t *Spec) { t.Precision = "bf16" }})
-	}
-	for n := 2 * world; n <= s.Data.LaneCount(); n *= 2 {
-		all = append(all, way{fmt.Sprintf("parallel.mesh(data = %d, zero = 3)", n), func(t *Spec) { t.Mesh.Data, t.Mesh.Zero = n, 3 }})
-		all = append(all, way{fmt.Sprintf("parallel.mesh(data = %d, zero = 3) and recompute = recompute.all()", n),
-			func(t *Spec) { t.Mesh.Data, t.Mesh.Zero = n, 3; again(t) }})
-	}
-	if world > 1 {
-		all = append(all, way{"parallel.mesh(zero = 3) and recompute = recompute.all()", func(t *Spec) { t.Mesh.Zero = 3; again(t) }})
-	}
-	var out []string
-	for _, w := range all {
-		if len(out) == 3 {
-			break
-		}
-		t := *s
-		w.change(&t)
-		q, err := Plan(&t, t.Mesh.Data, 0)
-		if err != nil {
-			continue
-		}
-		if n := PlanMemory(&t, q, scratch).Total(); n <= s.Mesh.MemoryBytes {
-			out = append(out, fmt.Sprintf("%s: %s", w.text, mib(n)))
-		}
-	}
-	return out
-}
-
-// mib prints a size in MiB, or GiB where it is large.
+// mib prints a size in MiB, or GiB where it is large and KiB where it is small.
 func mib(n int64) string {
 	if n >= 10<<30 {
 		return fmt.Sprintf("%.1f GiB", float64(n)/(1<<30))
+	}
+	if n < 1<<20/10 {
+		return fmt.Sprintf("%.1f KiB", float64(n)/(1<<10))
 	}
 	return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20))
 }

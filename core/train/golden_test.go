@@ -25,9 +25,10 @@ type goldenRecord struct {
 
 // goldenModels are the recorded models with the columns of their batches.
 var goldenModels = map[string][]string{
-	"gpt":   {"tokens", "targets"},
-	"llama": {"tokens", "targets"},
-	"conv":  {"images", "labels"},
+	"gpt":    {"tokens", "targets"},
+	"llama":  {"tokens", "targets"},
+	"conv":   {"images", "labels"},
+	"resnet": {"images", "labels"},
 }
 
 // goldenPlacements are the ways in which each is run here. Where micro is less than the batch the mean loss and its gradient come
@@ -43,6 +44,7 @@ var goldenPlacements = []struct {
 	{"llama", 1, 2},
 	{"conv", 8, 1},
 	{"conv", 2, 2},
+	{"resnet", 8, 1}, // batch norm takes its statistics from a micro-batch, so PyTorch's batch is one
 }
 
 // goldenCase prepares a run of a recorded model.

@@ -64,18 +64,27 @@ func (s *Spec) settings(world, rank int) plan.Settings {
 		BucketBytes:      int64(s.Mesh.BucketMB * (1 << 20)),
 		FirstBucketBytes: int64(s.Mesh.FirstBucket * (1 << 20)),
 		Recompute:        s.Mesh.Recompute,
+		LossRows:         s.Mesh.LossRows,
 		Half:             halfTypes[s.Precision],
+		Reduce:           halfTypes[s.Reduce],
 		Zero:             s.Mesh.Zero,
+		Shard:            s.Mesh.Shard,
 		KeepGathered:     s.Mesh.KeepGathered,
 		KeepWholeBytes:   int64(s.Mesh.KeepWholeKB * (1 << 10)),
 		NoOverlap:        s.Mesh.NoOverlap,
+
+		OffloadActivations: s.Mesh.OffloadWork,
+		Norm:               s.NormType,
+		ClipValue:          s.ClipValue > 0,
+		Compress:           s.compression(),
 		Update: func(a graph.ParamAttrs) (plan.Update, error) {
-			if t, ok := s.Optimizer.(optim.Taker); ok {
+			o := s.applied()
+			if t, ok := o.(optim.Taker); ok {
 				if err := t.Takes(a); err != nil {
 					return plan.Update{}, err
 				}
 			}
-			u := s.Optimizer.Update(a)
+			u := o.Update(a)
 			out := plan.Update{Attrs: u.Attrs, Group: u.Group, Whole: u.Whole, External: u.External != nil}
 			if !out.External {
 				op, err := graph.Lookup(u.Op)
@@ -85,7 +94,7 @@ func (s *Spec) settings(world, rank int) plan.Settings {
 				out.Op = op
 			}
 			for _, x := range u.Slots {
-				out.Slots = append(out.Slots, plan.Slot{Name: x.Name, Init: x.Init, Own: x.Own, Shape: x.Shape})
+				out.Slots = append(out.Slots, plan.Slot{Name: x.Name, Init: x.Init, Own: x.Own, Shape: x.Shape, DType: x.DType, Block: x.Block})
 			}
 			return out, nil
 		},

@@ -40,7 +40,7 @@ func TestPlannedMemoryIsWhatIsWritten(t *testing.T) {
 			}
 		}
 	}
-	planned, used := l.memory()
+	planned, _, used := l.memory()
 	planned -= snapshotBytes(p) // nothing was saved
 	if used > planned || float64(used) < 0.97*float64(planned)-float64(p.Summary().StagingBytes) {
 		t.Errorf("planned peak %d bytes without a snapshot, used %d", planned, used)

@@ -27,6 +27,7 @@ type Result struct {
 	Eval            Metrics  `json:"eval,omitempty"`
 	Parameters      int64    `json:"parameters"`
 	PlannedPeak     int64    `json:"planned_peak_bytes"`
+	PlannedHost     int64    `json:"planned_host_bytes,omitempty"` // the part of PlannedPeak off the device
 	Peak            int64    `json:"peak_bytes"`
 	PeakRSS         int64    `json:"peak_rss_bytes"`
 	SentBytes       int64    `json:"sent_bytes_per_step"`
@@ -37,6 +38,17 @@ type Result struct {
 	Skipped   int     `json:"skipped_steps"`
 	LossScale float64 `json:"loss_scale,omitempty"`
 	Stopped   string  `json:"stopped,omitempty"` // why the run ended early: "signal" or "hook"
+	// Links says how much the ranks of each host have sent to those of each other, and to each other.
+	Links []Link `json:"links,omitempty"`
+}
+
+// Link counts the bytes from the ranks of one host to those of another, or of the same. Payload is what was handed over; Wire went through
+// connections, frames included.
+type Link struct {
+	From    string `json:"from"`
+	To      string `json:"to"`
+	Payload int64  `json:"payload_bytes"`
+	Wire    int64  `json:"wire_bytes"`
 }
 
 // ResultFile is the name of the result in a run folder.

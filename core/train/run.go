@@ -12,6 +12,7 @@ import (
 	"starling/core/data"
 	"starling/core/device"
 	"starling/core/plan"
+	"starling/core/plugin"
 )
 
 // Env is what the surroundings of one rank give the trainer.
@@ -24,13 +25,20 @@ type Env struct {
 	NewGroup func(name string) (*comm.Group, error)
 	// SentBytes, if set, counts the payload bytes that this rank has sent so far.
 	SentBytes func() int64
-	Device    device.Device
-	Threads   int
+	// Waited, if set, counts how long this rank has waited for others to enter its collectives.
+	Waited  func() time.Duration
+	Device  device.Device
+	Threads int
 	// RunDir is the run's folder; rank 0 writes to it. Empty: nothing is written.
 	RunDir string
 	Resume bool
 	// Digest identifies what the recipe computes.
 	Digest string
+	// Arithmetic names what else decides the run's bits, the same on all ranks: in bf16 how the processor multiplies.
+	Arithmetic string
+	// DigestAs, if set, is what Digest would be with optimizer plugins of other versions; a run that those began can be resumed if the
+	// plugins can upgrade their state.
+	DigestAs func(was plugin.Versions) (string, error)
 	// Started is when the process that the user started began.
 	Started time.Time
 	// Stop asks for a graceful end: a checkpoint is written and Run returns ErrInterrupted.
@@ -95,8 +103,10 @@ type loop struct {
 	firstStep   float64
 	resumedAt   int
 	interrupted bool
+	completed   Metrics // of a step that was finished at the resume
 	sentPerStep int64
-	hidden      overlapMeter
+	hidden      overlap
+	late        lateness
 	report      every
 }
 
@@ -137,12 +147,15 @@ func (l *loop) prepare(ctx context.Context) error {
 	if err := l.engine.external.start(ctx); err != nil {
 		return s.place("optimizer", err)
 	}
+	if err := l.engine.lossy.startPlugin(ctx); err != nil {
+		return s.place("mesh", err)
+	}
 	if err := s.Fits(l.engine.plan, l.env.Device.ScratchBytes()); err != nil {
 		return err
 	}
 	if l.env.Rank == 0 {
 		m := PlanMemory(s, l.engine.plan, l.env.Device.ScratchBytes())
-		l.env.Observe(Event{Kind: EventPlan, Text: fmt.Sprintf("%s; with data and buffers %.1f MiB on this rank", l.engine.plan.Summary().Line(), float64(m.Total())/(1<<20))})
+		l.env.Observe(Event{Kind: EventPlan, Text: fmt.Sprintf("%s; with data and buffers %s on this rank", l.engine.plan.Summary().Line(), m.Text())})
 		for _, note := range l.engine.plan.Notes {
 			l.env.Observe(Event{Kind: EventWarning, Text: note})
 		}
@@ -163,7 +176,8 @@ func (l *loop) prepare(ctx context.Context) error {
 		return err
 	}
 	l.state.Scale = s.LossScale.Start()
-	l.state.Digest, l.state.Data = l.env.Digest, l.fingerprint()
+	l.state.Digest, l.state.Data, l.state.Arithmetic = l.env.Digest, l.fingerprint(), l.env.Arithmetic
+	l.state.Plugins = plugin.VersionsOf(s.Optimizer)
 	if l.env.Resume {
 		if err := l.resume(ctx); err != nil {
 			return err
@@ -272,6 +286,15 @@ func (l *loop) train(ctx context.Context) error {
 			}
 		}
 	}
+	if m := l.completed; m != nil {
+		if err := l.log.write("step", l.state.Step, m); err != nil {
+			l.env.Observe(Event{Kind: EventWarning, Text: err.Error()})
+		}
+		m["step"] = float64(l.state.Step)
+		if err := l.due(ctx, m, false); err != nil {
+			return err
+		}
+	}
 	for !l.over() {
 		m, stop, err := l.step(ctx)
 		if err != nil {
@@ -304,6 +327,9 @@ func (l *loop) stopAsked() bool {
 	}
 }
 
+// measured are the figures of a step that ranks measure for themselves.
+var measured = []string{"sent_bytes", "tokens_per_s", "comm_s", "comm_window_s", "comm_hidden"}
+
 // step runs one optimizer step and records it. stop says that some rank was asked to stop; every rank gets the
 // same answer, so that all leave after the same step.
 func (l *loop) step(ctx context.Context) (m Metrics, stop bool, err error) {
@@ -315,6 +341,10 @@ func (l *loop) step(ctx context.Context) (m Metrics, stop bool, err error) {
 	taken := st.Step - st.Skipped
 	in := stepIn{step: st.Step, taken: taken, rate: st.rate(l.spec.Optimizer.Rate(taken)), scale: st.Scale.Scale, stop: l.stopAsked()}
 	out, err := l.engine.step(ctx, l.loader, in)
+	var unfinished *unfinishedError
+	if errors.As(err, &unfinished) {
+		return nil, false, l.saveUnfinished(ctx, unfinished)
+	}
 	if err != nil {
 		return nil, false, err
 	}
@@ -323,18 +353,13 @@ func (l *loop) step(ctx context.Context) (m Metrics, stop bool, err error) {
 	}
 	now := time.Now()
 	l.sentPerStep = l.sent() - sent0
-	l.hidden.add(out.trace)
+	lay := out.trace.overlap()
+	l.hidden.add(lay)
 	if l.env.OnTrace != nil {
 		l.env.OnTrace(out.trace)
 	}
-	st.Step++
-	st.Tokens += out.tokens
+	st.took(out)
 	st.Seconds += now.Sub(t0).Seconds()
-	if out.overflow == nil {
-		st.TrainLoss = Figure(out.loss)
-		st.EpochLoss += Figure(out.lossSum)
-		st.EpochWeight += out.weight
-	}
 	if l.firstStep == 0 {
 		l.firstStep = now.Sub(l.env.Started).Seconds()
 	}
@@ -342,20 +367,35 @@ func (l *loop) step(ctx context.Context) (m Metrics, stop bool, err error) {
 	if math.IsNaN(loss) || math.IsInf(loss, 0) { // of a step that was not taken
 		loss = float64(st.TrainLoss)
 	}
-	m = Metrics{"epoch": float64(epoch), "loss": loss, "lr": in.rate, "grad_norm": out.norm, "tokens": float64(st.Tokens),
-		"tokens_per_s": float64(out.tokens) / now.Sub(t0).Seconds()}
-	if l.spec.LossScale.Active() {
-		m["loss_scale"], m["skipped"] = in.scale, float64(st.Skipped)
+	m = l.stepMetrics(epoch, loss, in, out)
+	m["tokens_per_s"] = float64(out.tokens) / now.Sub(t0).Seconds()
+	if l.env.World > 1 {
+		m["comm_s"], m["comm_window_s"], m["comm_hidden"] = lay.comm.Seconds(), lay.window.Seconds(), lay.fraction()
+	}
+	if l.env.SentBytes != nil {
+		m["sent_bytes"] = float64(l.sentPerStep) // of this rank, rank 0
 	}
 	if err := l.log.write("step", st.Step, m); err != nil {
 		l.env.Observe(Event{Kind: EventWarning, Text: err.Error()})
 	}
+	l.watchLateness(now, out.waited)
 	if l.env.Rank == 0 && (l.report.due(now) || st.Step == l.total || st.Step == 1) {
 		l.env.Observe(Event{Kind: EventStep, Step: st.Step, Total: l.total, Vals: m})
 	}
 	m["step"] = float64(st.Step)
-	delete(m, "tokens_per_s") // a hook decides on every rank alike, so it sees nothing that ranks measure for themselves
+	for _, k := range measured { // a hook decides on every rank alike, so it sees nothing that ranks measure for themselves
+		delete(m, k)
+	}
 	return m, out.stop, nil
+}
+
+// stepMetrics are the figures of a step that are equal on all ranks and at every placement.
+func (l *loop) stepMetrics(epoch int64, loss float64, in stepIn, out stepOut) Metrics {
+	m := Metrics{"epoch": float64(epoch), "loss": loss, "lr": in.rate, "grad_norm": out.norm, "tokens": float64(l.state.Tokens)}
+	if l.spec.LossScale.Active() {
+		m["loss_scale"], m["skipped"] = in.scale, float64(l.state.Skipped)
+	}
+	return m
 }
 
 // rescale moves the loss scale on after a step, and counts one that was not taken.
@@ -557,8 +597,8 @@ func (l *loop) finish(ctx context.Context) (*Result, error) {
 	if st.Stopped {
 		r.Stopped = "hook"
 	}
-	planned, used := l.memory()
-	figures := []float64{float64(planned), float64(used), float64(peakRSS())}
+	planned, host, used := l.memory()
+	figures := []float64{float64(planned), float64(used), float64(peakRSS()), float64(host)}
 	if l.env.World > 1 {
 		all, err := l.env.Group.AllGatherFloat64(ctx, "memory figures", figures)
 		if err != nil {
@@ -570,7 +610,7 @@ func (l *loop) finish(ctx context.Context) (*Result, error) {
 			}
 		}
 	}
-	r.PlannedPeak, r.Peak, r.PeakRSS = int64(figures[0]), int64(figures[1]), int64(figures[2])
+	r.PlannedPeak, r.Peak, r.PeakRSS, r.PlannedHost = int64(figures[0]), int64(figures[1]), int64(figures[2]), int64(figures[3])
 	return r, nil
 }
 

@@ -14,7 +14,8 @@ import (
 // CheckpointFolder is the folder of checkpoints in a run folder.
 const CheckpointFolder = "checkpoints"
 
-// saver writes checkpoints: rank 0 alone where parameters and state are whole on every rank, else each rank its part.
+// saver writes checkpoints: rank 0 alone where parameters and state are whole on every rank and gradients are not compressed,
+// else each rank its part.
 // A save that fails is a warning: the run goes on with its last good checkpoint.
 type saver struct {
 	env     *Env
@@ -27,7 +28,7 @@ type saver struct {
 
 func newSaver(s *Spec, env *Env, e *engine) (*saver, error) {
 	out := &saver{env: env, lastRun: -1}
-	sharded := len(e.plan.Units) > 0
+	sharded := len(e.plan.Units) > 0 || e.lossy != nil && env.World > 1
 	if env.RunDir == "" || s.Transient || env.Rank != 0 && !sharded {
 		return out, nil
 	}
@@ -178,7 +179,7 @@ func (l *loop) resume(ctx context.Context) error {
 		}
 	}
 	defer c.Close()
-	if err := l.restore(c); err != nil {
+	if err := l.restore(ctx, c); err != nil {
 		return fmt.Errorf("resuming from %s: %w", path, err)
 	}
 	if l.saver.files != nil {
@@ -191,20 +192,27 @@ func (l *loop) resume(ctx context.Context) error {
 				return err
 			}
 		}
-		l.env.Observe(Event{Kind: EventNote, Step: l.state.Step, Text: fmt.Sprintf("resumed from %s at step %d", path, l.state.Step)})
+		text := fmt.Sprintf("resumed from %s at step %d", path, l.state.Step)
+		if l.state.Step >= l.total {
+			text += ": this run had taken all its steps"
+		}
+		l.env.Observe(Event{Kind: EventResumed, Step: l.state.Step, Text: text})
+	}
+	if l.state.Unfinished != nil {
+		return l.complete(ctx)
 	}
 	return nil
 }
 
 // restore reads parameters, optimizer state and the loop's state.
-func (l *loop) restore(c *checkpoint.Checkpoint) error {
+func (l *loop) restore(ctx context.Context, c *checkpoint.Checkpoint) error {
 	var st State
 	if err := json.Unmarshal(c.Trainer(), &st); err != nil {
 		return fmt.Errorf("the trainer's state: %w", err)
 	}
-	if st.Digest != l.state.Digest {
-		return fmt.Errorf("the checkpoint is of another recipe or other parameters (digest %.12s, now %.12s); "+
-			"only placement (ranks, threads, buckets) may differ. Give the run's own --set values, or start a new run", st.Digest, l.state.Digest)
+	upgraded, err := l.upgrades(&st)
+	if err != nil {
+		return err
 	}
 	if int64(st.Step) != c.Step() {
 		return fmt.Errorf("its trainer's state is of step %d, its tensors of step %d: it was put together from two checkpoints", st.Step, c.Step())
@@ -212,15 +220,32 @@ func (l *loop) restore(c *checkpoint.Checkpoint) error {
 	if st.Data != l.state.Data {
 		return fmt.Errorf("the training data has changed since (fingerprint %.12s, now %.12s), so the run cannot go on as it began; restore the data or start a new run", st.Data, l.state.Data)
 	}
+	if st.Arithmetic != "" && st.Arithmetic != l.state.Arithmetic && l.env.Rank == 0 {
+		l.env.Observe(Event{Kind: EventWarning, Step: st.Step, Text: fmt.Sprintf("the run has gone to step %d with the arithmetic %q and goes on with %q, that of this processor: "+
+			"its weights will be those of neither alone. Resume it on a processor of the first kind to get the same bits", st.Step, st.Arithmetic, l.state.Arithmetic)})
+	}
+	st.Arithmetic = l.state.Arithmetic
 	if err := l.engine.loadWeights(c); err != nil {
 		return err
 	}
-	if err := l.engine.loadState(c); err != nil {
+	if err := l.engine.loadState(c, upgraded); err != nil {
+		return err
+	}
+	if err := l.engine.upgradeState(ctx, c, upgraded, st.Step-st.Skipped); err != nil {
+		return err
+	}
+	if st.Unfinished != nil {
+		if err := l.engine.loadGradients(c); err != nil {
+			return err
+		}
+	}
+	if err := l.engine.lossy.load(c); err != nil {
 		return err
 	}
 	if st.Scale.Scale == 0 { // written before there were scales
 		st.Scale = l.state.Scale
 	}
+	st.Digest, st.Plugins = l.state.Digest, l.state.Plugins
 	l.state = st
 	return nil
 }

@@ -24,6 +24,7 @@ func dynamic(init float64) optim.LossScale {
 	return l
 }
 
+// Case 5.
 func TestAnOverflowOnOneRankIsSkippedByAll(t *testing.T) {
 	rows := make([][]float32, 16)
 	for i := range rows {
@@ -57,6 +58,7 @@ func TestAnOverflowOnOneRankIsSkippedByAll(t *testing.T) {
 	}
 }
 
+// Case 6.
 func TestASkippedStepDoesNotAdvanceTheSchedule(t *testing.T) {
 	src := lines(t, 1, []float32{3e38, 1}, []float32{1, 1}, []float32{1, 1})
 	var rates, skipped []float64
@@ -79,6 +81,7 @@ func TestASkippedStepDoesNotAdvanceTheSchedule(t *testing.T) {
 	}
 }
 
+// Case 4.
 func TestOverflowsForEverEndTheRun(t *testing.T) {
 	inf := float32(math.Inf(1))
 	_, err := runOn(t, t.Context(), 2, 1, func(_ int, s *Spec, _ *Env) {
@@ -89,6 +92,7 @@ func TestOverflowsForEverEndTheRun(t *testing.T) {
 	}
 }
 
+// Case 11.
 func TestTheGradientIsUnscaledBeforeItIsClipped(t *testing.T) {
 	var norm float64
 	var loss []float64
@@ -110,6 +114,7 @@ func TestTheGradientIsUnscaledBeforeItIsClipped(t *testing.T) {
 	}
 }
 
+// Case 7.
 func TestTheScaleIsResumedWithItsCount(t *testing.T) {
 	set := func(s *Spec) {
 		wide(s, 6)
@@ -170,11 +175,15 @@ func TestNoUnscaledSumPassesThroughFP16(t *testing.T) {
 		rows[i] = []float32{100, 1}
 	}
 	src := lines(t, 1, rows...)
-	for _, ranks := range []int{1, 3} {
+	for _, c := range []struct {
+		ranks  int
+		reduce string // the sums themselves in fp16 (case 29): contributions are scaled to the mean before they meet
+	}{{1, ""}, {3, ""}, {1, "fp16"}, {3, "fp16"}, {4, "bf16"}} {
+		ranks := c.ranks
 		var norm float64
 		r, err := runOn(t, t.Context(), ranks, 1, func(rank int, s *Spec, _ *Env) {
 			one(s, src, heavyModel{}, 1)
-			s.Data.Lanes, s.Precision, s.LossScale = 1024, "fp16", dynamic(256)
+			s.Data.Lanes, s.Precision, s.LossScale, s.Reduce = 1024, "fp16", dynamic(256), c.reduce
 			if rank == 0 {
 				s.OnStep = func(m Metrics) (Action, error) { norm = m["grad_norm"]; return Action{}, nil }
 			}
@@ -183,7 +192,7 @@ func TestNoUnscaledSumPassesThroughFP16(t *testing.T) {
 			t.Fatal(err)
 		}
 		if want := math.Hypot(100, 1); math.Abs(norm-want) > 1e-3*want || r[0].Skipped != 0 {
-			t.Errorf("%d ranks: the mean gradient has norm %v with %d steps skipped, want %v and none", ranks, norm, r[0].Skipped, want)
+			t.Errorf("%+v: the mean gradient has norm %v with %d steps skipped, want %v and none", c, norm, r[0].Skipped, want)
 		}
 	}
 }

@@ -43,6 +43,18 @@ func (s *Spec) sources() map[string]Source {
 	return out
 }
 
+// Unit is what a figure of targets counts, for people: "tokens" where a sample has a row of labels, else "samples".
+func (s *Spec) Unit() string {
+	if s.Data.Source != nil {
+		for _, f := range s.Data.Source.Fields() {
+			if f.Role == data.Target && f.DType == data.Int32 && len(f.Shape) > 0 {
+				return "tokens"
+			}
+		}
+	}
+	return "samples"
+}
+
 // Scan finds the spec's data without reading it, and checks that each source has samples.
 func (s *Spec) Scan(ctx context.Context) error {
 	sources := s.sources()

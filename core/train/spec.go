@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"starling/core/compress"
 	"starling/core/data"
 	"starling/core/graph"
 	"starling/core/optim"
@@ -23,7 +24,11 @@ type Spec struct {
 	Data      Data
 	Optimizer optim.Optimizer
 	ClipNorm  float64 // maximal global norm of the gradient; 0: no clipping
+	NormType  plan.Norm
+	ClipValue float64 // maximal absolute value of its elements, after ClipNorm; 0: no clipping
 	Precision string  // "fp32", "bf16" or "fp16"
+	// Reduce is the type in which gradients are added and travel: "" (fp32), "bf16" or "fp16".
+	Reduce    string
 	LossScale optim.LossScale
 	Mesh      Mesh
 
@@ -91,7 +96,7 @@ func (d Data) LaneCount() int {
 	return plan.DefaultLanes(d.MicroBatches())
 }
 
-// Mesh is the placement. Nothing in it changes the bits of the result.
+// Mesh is the placement. Nothing in it but Reduction and Compress changes the bits of the result.
 type Mesh struct {
 	Data        int     // data-parallel ranks
 	BucketMB    float64 // size of a gradient bucket, 25 by default
@@ -100,12 +105,21 @@ type Mesh struct {
 	TimeoutSec  float64 // deadline of a collective, 60 by default
 
 	Zero         int     // what is sharded over the ranks: 0 nothing, 1 optimizer state, 2 gradients too, 3 parameters too
+	Shard        int     // with Zero 3, how many neighbouring ranks share one copy of the parameters; 0: all
 	KeepGathered bool    // with Zero 3, keep a block's parameters whole between its forward and its backward pass
 	KeepWholeKB  float64 // with Zero 3, groups of parameters below this size in KB stay whole on every rank
 	MemoryBytes  int64   // what a rank may take, 0: as much as it needs; a run that will not fit is refused
+	HostBytes    int64   // with OffloadHost, what it may take off the device; MemoryBytes is then the device's alone
 	Offload      string  // "", OffloadHost or OffloadDisk
+	OffloadWork  bool    // with Offload, activations too, between the passes
 	Recompute    plan.Recompute
-	NoOverlap    bool // wait for each collective where it starts, to see what overlapping gains
+	LossRows     int // rows of a chunk of logits, 0: chosen by their number, below 0: all at once
+	// Reduction is how gradients are summed over the ranks: "" or ReductionCanonical in the tree's order; ReductionFast, or an
+	// algorithm's name, outside it. It changes bits, and is part of the recipe's digest.
+	Reduction string
+	// Compress is how gradients are compressed on their way, which does change bits: with it they depend on the rest of the placement too.
+	Compress  compress.Config
+	NoOverlap bool // wait for each collective where it starts, to see what overlapping gains
 }
 
 // Evaluate is the evaluation on held-out data.
@@ -201,6 +215,12 @@ func (s *Spec) Validate() error {
 		bad("mesh", "parallel.mesh: timeout = %v s must lie between 0.001 and 10,000,000, bucket_mb = %v and first_bucket_mb = %v between 0 and 1,000,000, threads = %d between 0 and 1024",
 			m.TimeoutSec, m.BucketMB, m.FirstBucket, m.Threads)
 	}
+	if _, fast, err := s.Mesh.fastAlgorithm(); err == nil && fast && s.Reduce != "" {
+		bad("mesh", "parallel.mesh(reduction = %q): sums in reduce_dtype = %q are rounded at every node of the canonical tree; use one of the two", s.Mesh.Reduction, s.Reduce)
+	}
+	if err := s.Mesh.checkReduction(); err != nil {
+		bad("mesh", "%v", err)
+	}
 	for _, key := range sortedKeys(s.sources()) {
 		for _, f := range s.sources()[key].Fields() {
 			if f.Name == InputWeight || f.Name == InputRNG {
@@ -219,14 +239,26 @@ func (s *Spec) Validate() error {
 	if _, ok := halfTypes[s.Precision]; !ok && s.Precision != "fp32" && s.Precision != "" {
 		bad("precision", "precision = %q: must be fp32, bf16 or fp16", s.Precision)
 	}
+	if _, ok := halfTypes[s.Reduce]; !ok && s.Reduce != "" {
+		bad("precision", "precision: reduce_dtype = %q: must be bf16 or fp16, or be left out for fp32", s.Reduce)
+	}
 	if o := s.Mesh.Offload; o != "" && o != OffloadHost && o != OffloadDisk {
 		bad("mesh", "parallel.mesh(offload = %q): must be %q or %q", o, OffloadHost, OffloadDisk)
+	}
+	if s.Mesh.OffloadWork && s.Mesh.Offload == "" || s.Mesh.HostBytes != 0 && s.Mesh.Offload != OffloadHost {
+		bad("mesh", "parallel.mesh(offload = %q, offload_activations = …, host_memory = …): activations need somewhere to go, and a limit of the host's memory something that is there", s.Mesh.Offload)
+	}
+	if err := s.compressible(); err != nil {
+		bad("mesh", "%v", err)
 	}
 	if err := s.LossScale.Validate(); err != nil {
 		bad("precision", "%v", err)
 	}
 	if !(s.ClipNorm >= 0) {
 		bad("train", "train: clip_norm = %v: must be at least 0 (0 turns clipping off)", s.ClipNorm)
+	}
+	if !(s.ClipValue >= 0) {
+		bad("train", "train: clip_value = %v: must be at least 0 (0 turns clipping off)", s.ClipValue)
 	}
 	if e := s.Evaluate; e != nil && (e.Every < 0 || e.Batches < 0) {
 		bad("evaluate", "evaluate: every = %d, batches = %d: neither can be negative", e.Every, e.Batches)

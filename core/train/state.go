@@ -1,6 +1,9 @@
 package train
 
-import "starling/core/optim"
+import (
+	"starling/core/optim"
+	"starling/core/plugin"
+)
 
 // State is the trainer's loop state: everything beside parameters and optimizer state that the next step
 // depends on. A checkpoint stores it whole.
@@ -32,11 +35,17 @@ type State struct {
 	Seconds float64 `json:"seconds"`
 	// Digest is the recipe's; a checkpoint of another recipe is refused.
 	Digest string `json:"digest"`
+	// Plugins are those that wrote the optimizer state: their versions are part of the digest.
+	Plugins plugin.Versions `json:"plugins,omitempty"`
 	// Data is the fingerprint of the training data.
 	Data string `json:"data"`
+	// Arithmetic is the class of arithmetic that the last step ran with (Env.Arithmetic).
+	Arithmetic string `json:"arithmetic,omitempty"`
 	// Due, if set, holds the metrics of the last step, after which evaluation and samples are still to come: the run was
 	// interrupted before them.
 	Due Metrics `json:"due,omitempty"`
+	// Unfinished, if set, is the rest of step Step, in which a plugin was given up.
+	Unfinished *Unfinished `json:"unfinished,omitempty"`
 	// Stopped is set when a hook ended the run.
 	Stopped bool `json:"stopped,omitempty"`
 }

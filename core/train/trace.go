@@ -13,11 +13,13 @@ type Span struct {
 type StepTrace struct {
 	Step               int
 	Start, BackwardEnd time.Time
-	Collectives        []Span
+	// FirstIssued is when the first collective was handed over.
+	FirstIssued time.Time
+	Collectives []Span
 }
 
 func (t *StepTrace) begin(step int) {
-	t.Step, t.Start, t.Collectives = step, time.Now(), t.Collectives[:0]
+	t.Step, t.Start, t.FirstIssued, t.Collectives = step, time.Now(), time.Time{}, t.Collectives[:0]
 }
 
 // Early counts the collectives that began before the backward pass ended.
@@ -31,24 +33,39 @@ func (t *StepTrace) Early() int {
 	return n
 }
 
-// overlapMeter adds up how much of the communication ran while the backward pass still did.
-type overlapMeter struct{ hidden, all time.Duration }
+// overlap is how a step's communication lay beside its backward pass.
+type overlap struct {
+	comm   time.Duration // all of it
+	hidden time.Duration // what ran before the backward pass ended
+	window time.Duration // from the moment the first of it was handed over to the end of the backward pass
+}
 
-func (m *overlapMeter) add(t StepTrace) {
+func (t *StepTrace) overlap() overlap {
+	var o overlap
 	for _, s := range t.Collectives {
-		m.all += s.End.Sub(s.Start)
+		o.comm += s.End.Sub(s.Start)
 		end := s.End
 		if end.After(t.BackwardEnd) {
 			end = t.BackwardEnd
 		}
-		m.hidden += max(0, end.Sub(s.Start))
+		o.hidden += max(0, end.Sub(s.Start))
 	}
+	if len(t.Collectives) > 0 {
+		o.window = max(0, t.BackwardEnd.Sub(t.FirstIssued))
+	}
+	return o
 }
 
-// fraction is the hidden share, 0 where nothing was communicated.
-func (m *overlapMeter) fraction() float64 {
-	if m.all == 0 {
-		return 0
+func (o *overlap) add(b overlap) {
+	o.comm += b.comm
+	o.hidden += b.hidden
+	o.window += b.window
+}
+
+// fraction is the hidden share of what could be hidden, 0 where that is nothing.
+func (o overlap) fraction() float64 {
+	if most := min(o.comm, o.window); most > 0 {
+		return min(1, float64(o.hidden)/float64(most))
 	}
-	return float64(m.hidden) / float64(m.all)
+	return 0
 }

@@ -11,6 +11,7 @@ import (
 	"starling/core/device"
 	"starling/core/graph"
 	"starling/core/plan"
+	"starling/core/plugin"
 	"starling/core/tensor"
 	"starling/sdk/vec"
 )
@@ -23,13 +24,15 @@ const fillPiece = 1 << 16
 func (e *engine) fill(q *plan.Param, get func(first int, dst []float32) error) error {
 	first, held := 0, q.Whole.Shape.Numel()
 	if q.Sharded {
-		first, held = q.Owned.Lo, q.Owned.Len()
+		first, held = q.Held.Lo, q.Held.Len()
 	}
 	if held > 0 && q.Place.DType == tensor.F32 {
 		return get(first, device.View[float32](e.mem, q.Place))
 	}
+	var own []float32 // the exact form, where this rank has it
 	if q.Owned.Len() > 0 && e.mem.Arenas[device.State] != nil {
-		if err := get(q.Owned.Lo, device.View[float32](e.mem, q.Exact)); err != nil {
+		own = device.View[float32](e.mem, q.Exact)
+		if err := get(q.Owned.Lo, own); err != nil {
 			return err
 		}
 	}
@@ -37,16 +40,25 @@ func (e *engine) fill(q *plan.Param, get func(first int, dst []float32) error) e
 		return nil
 	}
 	rounded := device.View[uint16](e.mem, q.Place)
-	room := make([]float32, min(held, fillPiece))
+	var room []float32
 	for at := 0; at < held; at += fillPiece {
 		n := min(fillPiece, held-at)
-		if err := get(first+at, room[:n]); err != nil {
-			return err
+		var exact []float32
+		if lo := first + at - q.Owned.Lo; own != nil && lo >= 0 && lo+n <= len(own) {
+			exact = own[lo : lo+n]
+		} else {
+			if room == nil {
+				room = make([]float32, min(held, fillPiece))
+			}
+			exact = room[:n]
+			if err := get(first+at, exact); err != nil {
+				return err
+			}
 		}
 		if q.Place.DType == tensor.BF16 {
-			vec.F32ToBF16(rounded[at:at+n], room[:n])
+			vec.F32ToBF16(rounded[at:at+n], exact)
 		} else {
-			vec.F32ToF16(rounded[at:at+n], room[:n])
+			vec.F32ToF16(rounded[at:at+n], exact)
 		}
 	}
 	return nil
@@ -91,9 +103,12 @@ func (e *engine) loadWeights(c *checkpoint.Checkpoint) error {
 	return nil
 }
 
-// loadState fills this rank's part of the optimizer state from a checkpoint.
-func (e *engine) loadState(c *checkpoint.Checkpoint) error {
+// loadState fills this rank's part of the optimizer state from a checkpoint, but that of plugins which are upgraded.
+func (e *engine) loadState(c *checkpoint.Checkpoint, upgraded plugin.Versions) error {
 	for i := range e.plan.Params {
+		if _, ok := e.pluginOf(&e.plan.Params[i], upgraded); ok {
+			continue
+		}
 		for _, t := range e.slots(&e.plan.Params[i]) {
 			if err := fits(c, t.Name, t.DType, t.Shape); err != nil {
 				return err
@@ -124,11 +139,12 @@ func (e *engine) tensors() ([]checkpoint.Tensor, error) {
 	var out []checkpoint.Tensor
 	for i := range e.plan.Params {
 		q := &e.plan.Params[i]
-		if q.Owned.Len() > 0 {
+		if q.Owned.Len() > 0 && (e.env.Rank == 0 || len(e.plan.Units) > 0) {
 			out = append(out, e.piece(q.Name, q, q.Exact))
 			out = append(out, e.slots(q)...)
 		}
 	}
+	out = append(out, e.lossy.tensors()...)
 	for _, t := range out {
 		if err := t.Validate(); err != nil {
 			return nil, err
@@ -145,6 +161,10 @@ func (e *engine) slots(q *plan.Param) []checkpoint.Tensor {
 	}
 	for _, s := range q.Slots {
 		t := e.piece(s.Key, q, s.Place)
+		if s.Block > 0 {
+			n := q.Whole.Shape.Numel()
+			t.Shape, t.Offset = []int{(n + s.Block - 1) / s.Block}, int64(q.Owned.Lo/s.Block)
+		}
 		if s.Own {
 			t.Shape, t.Offset = s.Place.Shape, 0
 		}
@@ -174,7 +194,8 @@ func (e *engine) hash(ctx context.Context) (string, error) {
 			h.Write(device.View[byte](e.mem, q.Place))
 			continue
 		}
-		for r, share := range q.Shares {
+		for _, r := range e.plan.ShareOrder(q) {
+			share := q.Shares[r]
 			if share.Len() == 0 {
 				continue
 			}

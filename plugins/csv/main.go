@@ -1,5 +1,5 @@
-// Command csv is a sink that writes a run's figures as one CSV file for each kind of them: csv/step.csv, csv/eval.csv, csv/epoch.csv
-// in the run's folder.
+// Command csv is a sink that writes a run's figures as one CSV file for each kind of them: csv/step.csv, csv/eval.csv, csv/epoch.csv,
+// csv/lateness.csv in the run's folder.
 package main
 
 import (

@@ -38,14 +38,21 @@ func ReadOnly(f *os.File) (*os.File, error) {
 	return r, nil
 }
 
-// Map maps bytes of a memory file from offset, a multiple of the page size, with a guard page on either side.
+// hugePage is the size of a huge page. Memory lies at the same place within one as in its file, without which the system gives none.
+const hugePage = 2 << 20
+
+// Map maps bytes of a memory file from offset, a multiple of the page size, with a guard page or more on either side.
 func Map(fd uintptr, offset, bytes int64, write bool) (*Mapping, error) {
 	if bytes == 0 {
 		return &Mapping{}, nil
 	}
 	page := int64(os.Getpagesize())
 	inner := (bytes + page - 1) / page * page
-	whole, err := unix.Mmap(-1, 0, int(inner+2*page), unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANON|unix.MAP_NORESERVE)
+	room := inner + 2*page
+	if inner >= hugePage {
+		room += hugePage
+	}
+	whole, err := unix.Mmap(-1, 0, int(room), unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANON|unix.MAP_NORESERVE)
 	if err != nil {
 		return nil, fmt.Errorf("reserving %d bytes of addresses: %w", inner, err)
 	}
@@ -53,8 +60,12 @@ func Map(fd uintptr, offset, bytes int64, write bool) (*Mapping, error) {
 	if write {
 		prot |= unix.PROT_WRITE
 	}
-	at := unsafe.Pointer(&whole[page])
-	p, err := unix.MmapPtr(int(fd), offset, at, uintptr(inner), prot, unix.MAP_SHARED|unix.MAP_FIXED)
+	at := page
+	if inner >= hugePage {
+		first := int64(uintptr(unsafe.Pointer(&whole[page])))
+		at += ((offset-first)%hugePage + hugePage) % hugePage
+	}
+	p, err := unix.MmapPtr(int(fd), offset, unsafe.Pointer(&whole[at]), uintptr(inner), prot, unix.MAP_SHARED|unix.MAP_FIXED)
 	if err != nil {
 		_ = unix.Munmap(whole)
 		return nil, fmt.Errorf("mapping %d bytes of a memory file: %w", bytes, err)
@@ -70,9 +81,24 @@ func (m *Mapping) Unmap() {
 	m.Bytes, m.whole = nil, nil
 }
 
-// HugePages asks for huge pages where the system gives them to memory files.
+// HugePages backs fresh memory by huge pages where the system has them: whoever maps the file then has them too. Most systems give none to memory
+// files by themselves, but make them of pages that are there (MADV_COLLAPSE, since Linux 6.1): one of each is touched.
 func (m *Mapping) HugePages() {
-	if len(m.Bytes) > 0 {
-		_ = unix.Madvise(m.Bytes, unix.MADV_HUGEPAGE)
+	if len(m.Bytes) == 0 {
+		return
+	}
+	_ = unix.Madvise(m.Bytes, unix.MADV_HUGEPAGE)
+	first := uintptr(unsafe.Pointer(&m.Bytes[0]))
+	lo := int((hugePage - first%hugePage) % hugePage)
+	n := (len(m.Bytes) - lo) / hugePage * hugePage
+	if n <= 0 {
+		return
+	}
+	probe := byte(0)
+	for at := lo; at < lo+n; at += hugePage {
+		probe |= m.Bytes[at]
+	}
+	if probe == 0 { // as fresh memory is; else it is in use
+		_ = unix.Madvise(m.Bytes[lo:lo+n], unix.MADV_COLLAPSE)
 	}
 }

@@ -8,6 +8,9 @@ func cpuid(leaf uint32, sub uint32) (a uint32, b uint32, c uint32, d uint32)
 // xgetbv returns the low half of XCR0, the register states the system saves.
 func xgetbv() (a uint32)
 
+// pause executes PAUSE n times, at least once.
+func pause(n int)
+
 func fmaLoopAVX512(n int)
 
 func fmaLoopAVX2(n int)

@@ -21,6 +21,16 @@ TEXT ·xgetbv(SB), NOSPLIT, $0-4
 	MOVL AX, a+0(FP)
 	RET
 
+// func pause(n int)
+TEXT ·pause(SB), NOSPLIT, $0-8
+	MOVQ n+0(FP), AX
+
+again:
+	PAUSE
+	DECQ AX
+	JG   again
+	RET
+
 // func fmaLoopAVX512(n int)
 // Requires: AVX, AVX512F
 TEXT ·fmaLoopAVX512(SB), NOSPLIT, $0-8

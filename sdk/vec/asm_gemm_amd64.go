@@ -3,88 +3,88 @@
 package vec
 
 //go:noescape
-func gemmTileRows1AVX512(k int, a *float32, lda int, b *float32, ldb int, bpanel int, c *float32, ldc int, n int, load int, pf *float32, pfstep int)
+func gemmTileRows1AVX512(k int, a *float32, lda int, b *float32, ldb int, bpanel int, c *float32, ldc int, n int, load int, pf *float32, pfstep int, bias *float32)
 
 //go:noescape
-func gemmTileRows2AVX512(k int, a *float32, lda int, b *float32, ldb int, bpanel int, c *float32, ldc int, n int, load int, pf *float32, pfstep int)
+func gemmTileRows2AVX512(k int, a *float32, lda int, b *float32, ldb int, bpanel int, c *float32, ldc int, n int, load int, pf *float32, pfstep int, bias *float32)
 
 //go:noescape
-func gemmTileRows3AVX512(k int, a *float32, lda int, b *float32, ldb int, bpanel int, c *float32, ldc int, n int, load int, pf *float32, pfstep int)
+func gemmTileRows3AVX512(k int, a *float32, lda int, b *float32, ldb int, bpanel int, c *float32, ldc int, n int, load int, pf *float32, pfstep int, bias *float32)
 
 //go:noescape
-func gemmTileRows4AVX512(k int, a *float32, lda int, b *float32, ldb int, bpanel int, c *float32, ldc int, n int, load int, pf *float32, pfstep int)
+func gemmTileRows4AVX512(k int, a *float32, lda int, b *float32, ldb int, bpanel int, c *float32, ldc int, n int, load int, pf *float32, pfstep int, bias *float32)
 
 //go:noescape
-func gemmTileRows5AVX512(k int, a *float32, lda int, b *float32, ldb int, bpanel int, c *float32, ldc int, n int, load int, pf *float32, pfstep int)
+func gemmTileRows5AVX512(k int, a *float32, lda int, b *float32, ldb int, bpanel int, c *float32, ldc int, n int, load int, pf *float32, pfstep int, bias *float32)
 
 //go:noescape
-func gemmTileRows6AVX512(k int, a *float32, lda int, b *float32, ldb int, bpanel int, c *float32, ldc int, n int, load int, pf *float32, pfstep int)
+func gemmTileRows6AVX512(k int, a *float32, lda int, b *float32, ldb int, bpanel int, c *float32, ldc int, n int, load int, pf *float32, pfstep int, bias *float32)
 
 //go:noescape
-func gemmTileRows7AVX512(k int, a *float32, lda int, b *float32, ldb int, bpanel int, c *float32, ldc int, n int, load int, pf *float32, pfstep int)
+func gemmTileRows7AVX512(k int, a *float32, lda int, b *float32, ldb int, bpanel int, c *float32, ldc int, n int, load int, pf *float32, pfstep int, bias *float32)
 
 //go:noescape
-func gemmTileRows8AVX512(k int, a *float32, lda int, b *float32, ldb int, bpanel int, c *float32, ldc int, n int, load int, pf *float32, pfstep int)
+func gemmTileRows8AVX512(k int, a *float32, lda int, b *float32, ldb int, bpanel int, c *float32, ldc int, n int, load int, pf *float32, pfstep int, bias *float32)
 
 //go:noescape
-func gemmTileRows9AVX512(k int, a *float32, lda int, b *float32, ldb int, bpanel int, c *float32, ldc int, n int, load int, pf *float32, pfstep int)
+func gemmTileRows9AVX512(k int, a *float32, lda int, b *float32, ldb int, bpanel int, c *float32, ldc int, n int, load int, pf *float32, pfstep int, bias *float32)
 
 //go:noescape
-func gemmTileRows10AVX512(k int, a *float32, lda int, b *float32, ldb int, bpanel int, c *float32, ldc int, n int, load int, pf *float32, pfstep int)
+func gemmTileRows10AVX512(k int, a *float32, lda int, b *float32, ldb int, bpanel int, c *float32, ldc int, n int, load int, pf *float32, pfstep int, bias *float32)
 
 //go:noescape
-func gemmTileRows11AVX512(k int, a *float32, lda int, b *float32, ldb int, bpanel int, c *float32, ldc int, n int, load int, pf *float32, pfstep int)
+func gemmTileRows11AVX512(k int, a *float32, lda int, b *float32, ldb int, bpanel int, c *float32, ldc int, n int, load int, pf *float32, pfstep int, bias *float32)
 
 //go:noescape
-func gemmTileRows12AVX512(k int, a *float32, lda int, b *float32, ldb int, bpanel int, c *float32, ldc int, n int, load int, pf *float32, pfstep int)
+func gemmTileRows12AVX512(k int, a *float32, lda int, b *float32, ldb int, bpanel int, c *float32, ldc int, n int, load int, pf *float32, pfstep int, bias *float32)
 
 //go:noescape
-func gemmTileRows13AVX512(k int, a *float32, lda int, b *float32, ldb int, bpanel int, c *float32, ldc int, n int, load int, pf *float32, pfstep int)
+func gemmTileRows13AVX512(k int, a *float32, lda int, b *float32, ldb int, bpanel int, c *float32, ldc int, n int, load int, pf *float32, pfstep int, bias *float32)
 
 //go:noescape
-func gemmTileRows14AVX512(k int, a *float32, lda int, b *float32, ldb int, bpanel int, c *float32, ldc int, n int, load int, pf *float32, pfstep int)
+func gemmTileRows14AVX512(k int, a *float32, lda int, b *float32, ldb int, bpanel int, c *float32, ldc int, n int, load int, pf *float32, pfstep int, bias *float32)
 
 //go:noescape
-func gemmTileSteps1AVX512(k int, a *float32, lda int, b *float32, ldb int, bpanel int, c *float32, ldc int, n int, load int, pf *float32, pfstep int)
+func gemmTileSteps1AVX512(k int, a *float32, lda int, b *float32, ldb int, bpanel int, c *float32, ldc int, n int, load int, pf *float32, pfstep int, bias *float32)
 
 //go:noescape
-func gemmTileSteps2AVX512(k int, a *float32, lda int, b *float32, ldb int, bpanel int, c *float32, ldc int, n int, load int, pf *float32, pfstep int)
+func gemmTileSteps2AVX512(k int, a *float32, lda int, b *float32, ldb int, bpanel int, c *float32, ldc int, n int, load int, pf *float32, pfstep int, bias *float32)
 
 //go:noescape
-func gemmTileSteps3AVX512(k int, a *float32, lda int, b *float32, ldb int, bpanel int, c *float32, ldc int, n int, load int, pf *float32, pfstep int)
+func gemmTileSteps3AVX512(k int, a *float32, lda int, b *float32, ldb int, bpanel int, c *float32, ldc int, n int, load int, pf *float32, pfstep int, bias *float32)
 
 //go:noescape
-func gemmTileSteps4AVX512(k int, a *float32, lda int, b *float32, ldb int, bpanel int, c *float32, ldc int, n int, load int, pf *float32, pfstep int)
+func gemmTileSteps4AVX512(k int, a *float32, lda int, b *float32, ldb int, bpanel int, c *float32, ldc int, n int, load int, pf *float32, pfstep int, bias *float32)
 
 //go:noescape
-func gemmTileSteps5AVX512(k int, a *float32, lda int, b *float32, ldb int, bpanel int, c *float32, ldc int, n int, load int, pf *float32, pfstep int)
+func gemmTileSteps5AVX512(k int, a *float32, lda int, b *float32, ldb int, bpanel int, c *float32, ldc int, n int, load int, pf *float32, pfstep int, bias *float32)
 
 //go:noescape
-func gemmTileSteps6AVX512(k int, a *float32, lda int, b *float32, ldb int, bpanel int, c *float32, ldc int, n int, load int, pf *float32, pfstep int)
+func gemmTileSteps6AVX512(k int, a *float32, lda int, b *float32, ldb int, bpanel int, c *float32, ldc int, n int, load int, pf *float32, pfstep int, bias *float32)
 
 //go:noescape
-func gemmTileSteps7AVX512(k int, a *float32, lda int, b *float32, ldb int, bpanel int, c *float32, ldc int, n int, load int, pf *float32, pfstep int)
+func gemmTileSteps7AVX512(k int, a *float32, lda int, b *float32, ldb int, bpanel int, c *float32, ldc int, n int, load int, pf *float32, pfstep int, bias *float32)
 
 //go:noescape
-func gemmTileSteps8AVX512(k int, a *float32, lda int, b *float32, ldb int, bpanel int, c *float32, ldc int, n int, load int, pf *float32, pfstep int)
+func gemmTileSteps8AVX512(k int, a *float32, lda int, b *float32, ldb int, bpanel int, c *float32, ldc int, n int, load int, pf *float32, pfstep int, bias *float32)
 
 //go:noescape
-func gemmTileSteps9AVX512(k int, a *float32, lda int, b *float32, ldb int, bpanel int, c *float32, ldc int, n int, load int, pf *float32, pfstep int)
+func gemmTileSteps9AVX512(k int, a *float32, lda int, b *float32, ldb int, bpanel int, c *float32, ldc int, n int, load int, pf *float32, pfstep int, bias *float32)
 
 //go:noescape
-func gemmTileSteps10AVX512(k int, a *float32, lda int, b *float32, ldb int, bpanel int, c *float32, ldc int, n int, load int, pf *float32, pfstep int)
+func gemmTileSteps10AVX512(k int, a *float32, lda int, b *float32, ldb int, bpanel int, c *float32, ldc int, n int, load int, pf *float32, pfstep int, bias *float32)
 
 //go:noescape
-func gemmTileSteps11AVX512(k int, a *float32, lda int, b *float32, ldb int, bpanel int, c *float32, ldc int, n int, load int, pf *float32, pfstep int)
+func gemmTileSteps11AVX512(k int, a *float32, lda int, b *float32, ldb int, bpanel int, c *float32, ldc int, n int, load int, pf *float32, pfstep int, bias *float32)
 
 //go:noescape
-func gemmTileSteps12AVX512(k int, a *float32, lda int, b *float32, ldb int, bpanel int, c *float32, ldc int, n int, load int, pf *float32, pfstep int)
+func gemmTileSteps12AVX512(k int, a *float32, lda int, b *float32, ldb int, bpanel int, c *float32, ldc int, n int, load int, pf *float32, pfstep int, bias *float32)
 
 //go:noescape
-func gemmTileSteps13AVX512(k int, a *float32, lda int, b *float32, ldb int, bpanel int, c *float32, ldc int, n int, load int, pf *float32, pfstep int)
+func gemmTileSteps13AVX512(k int, a *float32, lda int, b *float32, ldb int, bpanel int, c *float32, ldc int, n int, load int, pf *float32, pfstep int, bias *float32)
 
 //go:noescape
-func gemmTileSteps14AVX512(k int, a *float32, lda int, b *float32, ldb int, bpanel int, c *float32, ldc int, n int, load int, pf *float32, pfstep int)
+func gemmTileSteps14AVX512(k int, a *float32, lda int, b *float32, ldb int, bpanel int, c *float32, ldc int, n int, load int, pf *float32, pfstep int, bias *float32)
 
 //go:noescape
 func packColumnsAVX512(k int, src *float32, ld int, dst *float32, n int)
@@ -96,40 +96,40 @@ func packStepsAVX512(k int, src *float32, ld int, dst *float32, n int)
 func packTransposedAVX512(k int, src *float32, ld int, dst *float32)
 
 //go:noescape
-func gemmTileRows1AVX2(k int, a *float32, lda int, b *float32, ldb int, bpanel int, c *float32, ldc int, n int, load int, pf *float32, pfstep int)
+func gemmTileRows1AVX2(k int, a *float32, lda int, b *float32, ldb int, bpanel int, c *float32, ldc int, n int, load int, pf *float32, pfstep int, bias *float32)
 
 //go:noescape
-func gemmTileRows2AVX2(k int, a *float32, lda int, b *float32, ldb int, bpanel int, c *float32, ldc int, n int, load int, pf *float32, pfstep int)
+func gemmTileRows2AVX2(k int, a *float32, lda int, b *float32, ldb int, bpanel int, c *float32, ldc int, n int, load int, pf *float32, pfstep int, bias *float32)
 
 //go:noescape
-func gemmTileRows3AVX2(k int, a *float32, lda int, b *float32, ldb int, bpanel int, c *float32, ldc int, n int, load int, pf *float32, pfstep int)
+func gemmTileRows3AVX2(k int, a *float32, lda int, b *float32, ldb int, bpanel int, c *float32, ldc int, n int, load int, pf *float32, pfstep int, bias *float32)
 
 //go:noescape
-func gemmTileRows4AVX2(k int, a *float32, lda int, b *float32, ldb int, bpanel int, c *float32, ldc int, n int, load int, pf *float32, pfstep int)
+func gemmTileRows4AVX2(k int, a *float32, lda int, b *float32, ldb int, bpanel int, c *float32, ldc int, n int, load int, pf *float32, pfstep int, bias *float32)
 
 //go:noescape
-func gemmTileRows5AVX2(k int, a *float32, lda int, b *float32, ldb int, bpanel int, c *float32, ldc int, n int, load int, pf *float32, pfstep int)
+func gemmTileRows5AVX2(k int, a *float32, lda int, b *float32, ldb int, bpanel int, c *float32, ldc int, n int, load int, pf *float32, pfstep int, bias *float32)
 
 //go:noescape
-func gemmTileRows6AVX2(k int, a *float32, lda int, b *float32, ldb int, bpanel int, c *float32, ldc int, n int, load int, pf *float32, pfstep int)
+func gemmTileRows6AVX2(k int, a *float32, lda int, b *float32, ldb int, bpanel int, c *float32, ldc int, n int, load int, pf *float32, pfstep int, bias *float32)
 
 //go:noescape
-func gemmTileSteps1AVX2(k int, a *float32, lda int, b *float32, ldb int, bpanel int, c *float32, ldc int, n int, load int, pf *float32, pfstep int)
+func gemmTileSteps1AVX2(k int, a *float32, lda int, b *float32, ldb int, bpanel int, c *float32, ldc int, n int, load int, pf *float32, pfstep int, bias *float32)
 
 //go:noescape
-func gemmTileSteps2AVX2(k int, a *float32, lda int, b *float32, ldb int, bpanel int, c *float32, ldc int, n int, load int, pf *float32, pfstep int)
+func gemmTileSteps2AVX2(k int, a *float32, lda int, b *float32, ldb int, bpanel int, c *float32, ldc int, n int, load int, pf *float32, pfstep int, bias *float32)
 
 //go:noescape
-func gemmTileSteps3AVX2(k int, a *float32, lda int, b *float32, ldb int, bpanel int, c *float32, ldc int, n int, load int, pf *float32, pfstep int)
+func gemmTileSteps3AVX2(k int, a *float32, lda int, b *float32, ldb int, bpanel int, c *float32, ldc int, n int, load int, pf *float32, pfstep int, bias *float32)
 
 //go:noescape
-func gemmTileSteps4AVX2(k int, a *float32, lda int, b *float32, ldb int, bpanel int, c *float32, ldc int, n int, load int, pf *float32, pfstep int)
+func gemmTileSteps4AVX2(k int, a *float32, lda int, b *float32, ldb int, bpanel int, c *float32, ldc int, n int, load int, pf *float32, pfstep int, bias *float32)
 
 //go:noescape
-func gemmTileSteps5AVX2(k int, a *float32, lda int, b *float32, ldb int, bpanel int, c *float32, ldc int, n int, load int, pf *float32, pfstep int)
+func gemmTileSteps5AVX2(k int, a *float32, lda int, b *float32, ldb int, bpanel int, c *float32, ldc int, n int, load int, pf *float32, pfstep int, bias *float32)
 
 //go:noescape
-func gemmTileSteps6AVX2(k int, a *float32, lda int, b *float32, ldb int, bpanel int, c *float32, ldc int, n int, load int, pf *float32, pfstep int)
+func gemmTileSteps6AVX2(k int, a *float32, lda int, b *float32, ldb int, bpanel int, c *float32, ldc int, n int, load int, pf *float32, pfstep int, bias *float32)
 
 //go:noescape
 func packColumnsAVX2(k int, src *float32, ld int, dst *float32, n int)

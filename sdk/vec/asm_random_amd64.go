@@ -7,3 +7,15 @@ func dropoutAVX512(dst []float32, x []float32, ctr *[4]uint32, keys *[20]uint32,
 
 //go:noescape
 func dropoutAVX2(dst []float32, x []float32, ctr *[4]uint32, keys *[20]uint32, threshold uint32, scale float32)
+
+//go:noescape
+func drawUniformAVX512(dst []float32, ctr *[4]uint32, keys *[20]uint32, add float64, scale float64, limit float32)
+
+//go:noescape
+func drawUniformAVX2(dst []float32, ctr *[4]uint32, keys *[20]uint32, add float64, scale float64, limit float32)
+
+//go:noescape
+func drawNormalAVX512(dst []float32, ctr *[4]uint32, keys *[20]uint32, mean float64, std float64)
+
+//go:noescape
+func drawNormalAVX2(dst []float32, ctr *[4]uint32, keys *[20]uint32, mean float64, std float64)

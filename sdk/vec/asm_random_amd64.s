@@ -792,3 +792,2623 @@ end32:
 	ADDQ $+32, DX
 	VZEROUPPER
 	RET
+
+// func drawUniformAVX512(dst []float32, ctr *[4]uint32, keys *[20]uint32, add float64, scale float64, limit float32)
+// Requires: AVX, AVX512DQ, AVX512F
+TEXT ·drawUniformAVX512(SB), NOSPLIT, $0-60
+	MOVQ dst_base+0(FP), AX
+	MOVQ dst_len+8(FP), CX
+	MOVQ ctr+24(FP), DX
+	MOVQ keys+32(FP), BX
+	MOVL (DX), SI
+	SUBQ $+32, CX
+	JL   end
+
+loop:
+	VPBROADCASTQ  SI, Z0
+	VPADDQ        philox_order_AVX512<>+0(SB), Z0, Z0
+	ADDQ          $+8, SI
+	VPBROADCASTD  4(DX), Z3
+	VPBROADCASTD  8(DX), Z4
+	VPBROADCASTD  12(DX), Z5
+	VPBROADCASTD  (BX), Z6
+	VPBROADCASTD  4(BX), Z7
+	VPMULUDQ      const_d2511f53<>+0(SB), Z0, Z0
+	VPMULUDQ      const_cd9e8d57<>+0(SB), Z4, Z4
+	VPSRLQ        $0x20, Z0, Z8
+	VPSRLQ        $0x20, Z4, Z9
+	VPTERNLOGD    $0x96, Z3, Z6, Z9
+	VPTERNLOGD    $0x96, Z5, Z7, Z8
+	VPBROADCASTD  8(BX), Z3
+	VPBROADCASTD  12(BX), Z5
+	VPMULUDQ      const_d2511f53<>+0(SB), Z9, Z6
+	VPMULUDQ      const_cd9e8d57<>+0(SB), Z8, Z7
+	VPSRLQ        $0x20, Z6, Z8
+	VPSRLQ        $0x20, Z7, Z9
+	VPTERNLOGD    $0x96, Z4, Z3, Z9
+	VPTERNLOGD    $0x96, Z0, Z5, Z8
+	VPBROADCASTD  16(BX), Z0
+	VPBROADCASTD  20(BX), Z3
+	VPMULUDQ      const_d2511f53<>+0(SB), Z9, Z4
+	VPMULUDQ      const_cd9e8d57<>+0(SB), Z8, Z5
+	VPSRLQ        $0x20, Z4, Z8
+	VPSRLQ        $0x20, Z5, Z9
+	VPTERNLOGD    $0x96, Z7, Z0, Z9
+	VPTERNLOGD    $0x96, Z6, Z3, Z8
+	VPBROADCASTD  24(BX), Z0
+	VPBROADCASTD  28(BX), Z3
+	VPMULUDQ      const_d2511f53<>+0(SB), Z9, Z6
+	VPMULUDQ      const_cd9e8d57<>+0(SB), Z8, Z7
+	VPSRLQ        $0x20, Z6, Z8
+	VPSRLQ        $0x20, Z7, Z9
+	VPTERNLOGD    $0x96, Z5, Z0, Z9
+	VPTERNLOGD    $0x96, Z4, Z3, Z8
+	VPBROADCASTD  32(BX), Z0
+	VPBROADCASTD  36(BX), Z3
+	VPMULUDQ      const_d2511f53<>+0(SB), Z9, Z4
+	VPMULUDQ      const_cd9e8d57<>+0(SB), Z8, Z5
+	VPSRLQ        $0x20, Z4, Z8
+	VPSRLQ        $0x20, Z5, Z9
+	VPTERNLOGD    $0x96, Z7, Z0, Z9
+	VPTERNLOGD    $0x96, Z6, Z3, Z8
+	VPBROADCASTD  40(BX), Z0
+	VPBROADCASTD  44(BX), Z3
+	VPMULUDQ      const_d2511f53<>+0(SB), Z9, Z6
+	VPMULUDQ      const_cd9e8d57<>+0(SB), Z8, Z7
+	VPSRLQ        $0x20, Z6, Z8
+	VPSRLQ        $0x20, Z7, Z9
+	VPTERNLOGD    $0x96, Z5, Z0, Z9
+	VPTERNLOGD    $0x96, Z4, Z3, Z8
+	VPBROADCASTD  48(BX), Z0
+	VPBROADCASTD  52(BX), Z3
+	VPMULUDQ      const_d2511f53<>+0(SB), Z9, Z4
+	VPMULUDQ      const_cd9e8d57<>+0(SB), Z8, Z5
+	VPSRLQ        $0x20, Z4, Z8
+	VPSRLQ        $0x20, Z5, Z9
+	VPTERNLOGD    $0x96, Z7, Z0, Z9
+	VPTERNLOGD    $0x96, Z6, Z3, Z8
+	VPBROADCASTD  56(BX), Z0
+	VPBROADCASTD  60(BX), Z3
+	VPMULUDQ      const_d2511f53<>+0(SB), Z9, Z6
+	VPMULUDQ      const_cd9e8d57<>+0(SB), Z8, Z7
+	VPSRLQ        $0x20, Z6, Z8
+	VPSRLQ        $0x20, Z7, Z9
+	VPTERNLOGD    $0x96, Z5, Z0, Z9
+	VPTERNLOGD    $0x96, Z4, Z3, Z8
+	VPBROADCASTD  64(BX), Z0
+	VPBROADCASTD  68(BX), Z3
+	VPMULUDQ      const_d2511f53<>+0(SB), Z9, Z4
+	VPMULUDQ      const_cd9e8d57<>+0(SB), Z8, Z5
+	VPSRLQ        $0x20, Z4, Z8
+	VPSRLQ        $0x20, Z5, Z9
+	VPTERNLOGD    $0x96, Z7, Z0, Z9
+	VPTERNLOGD    $0x96, Z6, Z3, Z8
+	VPBROADCASTD  72(BX), Z0
+	VPBROADCASTD  76(BX), Z3
+	VPMULUDQ      const_d2511f53<>+0(SB), Z9, Z6
+	VPMULUDQ      const_cd9e8d57<>+0(SB), Z8, Z7
+	VPSRLQ        $0x20, Z6, Z8
+	VPSRLQ        $0x20, Z7, Z9
+	VPTERNLOGD    $0x96, Z5, Z0, Z9
+	VPTERNLOGD    $0x96, Z4, Z3, Z8
+	VPSLLQ        $0x20, Z7, Z7
+	MOVL          $0x0000aaaa, DI
+	KMOVW         DI, K1
+	VPBLENDMD     Z7, Z9, K1, Z1
+	VPSLLQ        $0x20, Z6, Z6
+	MOVL          $0x0000aaaa, DI
+	KMOVW         DI, K1
+	VPBLENDMD     Z6, Z8, K1, Z2
+	VPUNPCKLQDQ   Z2, Z1, Z0
+	VPUNPCKHQDQ   Z2, Z1, Z3
+	VEXTRACTI64X4 $0x00, Z0, Y4
+	VPMOVZXDQ     Y4, Z4
+	VMOVUPD       const_4330000000000000<>+0(SB), Z5
+	VORPD         Z5, Z4, Z4
+	VSUBPD        const_4330000000000000<>+0(SB), Z4, Z4
+	VBROADCASTSD  scale+48(FP), Z5
+	VMULPD        const_3df0000000000000<>+0(SB), Z4, Z4
+	VMULPD        Z4, Z5, Z4
+	VBROADCASTSD  add+40(FP), Z5
+	VADDPD        Z4, Z5, Z4
+	VCVTPD2PS     Z4, Y4
+	VBROADCASTSS  limit+56(FP), Y5
+	VMINPS        Y4, Y5, Y4
+	VCVTPS2PD     Y4, Z4
+	VCVTPD2PS     Z4, Y4
+	VMOVUPS       Y4, (AX)
+	VEXTRACTI64X4 $0x01, Z0, Y0
+	VPMOVZXDQ     Y0, Z0
+	VMOVUPD       const_4330000000000000<>+0(SB), Z4
+	VORPD         Z4, Z0, Z0
+	VSUBPD        const_4330000000000000<>+0(SB), Z0, Z0
+	VBROADCASTSD  scale+48(FP), Z4
+	VMULPD        const_3df0000000000000<>+0(SB), Z0, Z0
+	VMULPD        Z0, Z4, Z0
+	VBROADCASTSD  add+40(FP), Z4
+	VADDPD        Z0, Z4, Z0
+	VCVTPD2PS     Z0, Y0
+	VBROADCASTSS  limit+56(FP), Y4
+	VMINPS        Y0, Y4, Y0
+	VCVTPS2PD     Y0, Z0
+	VCVTPD2PS     Z0, Y0
+	VMOVUPS       Y0, 32(AX)
+	VEXTRACTI64X4 $0x00, Z3, Y0
+	VPMOVZXDQ     Y0, Z0
+	VMOVUPD       const_4330000000000000<>+0(SB), Z4
+	VORPD         Z4, Z0, Z0
+	VSUBPD        const_4330000000000000<>+0(SB), Z0, Z0
+	VBROADCASTSD  scale+48(FP), Z4
+	VMULPD        const_3df0000000000000<>+0(SB), Z0, Z0
+	VMULPD        Z0, Z4, Z0
+	VBROADCASTSD  add+40(FP), Z4
+	VADDPD        Z0, Z4, Z0
+	VCVTPD2PS     Z0, Y0
+	VBROADCASTSS  limit+56(FP), Y4
+	VMINPS        Y0, Y4, Y0
+	VCVTPS2PD     Y0, Z0
+	VCVTPD2PS     Z0, Y0
+	VMOVUPS       Y0, 64(AX)
+	VEXTRACTI64X4 $0x01, Z3, Y0
+	VPMOVZXDQ     Y0, Z0
+	VMOVUPD       const_4330000000000000<>+0(SB), Z3
+	VORPD         Z3, Z0, Z0
+	VSUBPD        const_4330000000000000<>+0(SB), Z0, Z0
+	VBROADCASTSD  scale+48(FP), Z3
+	VMULPD        const_3df0000000000000<>+0(SB), Z0, Z0
+	VMULPD        Z0, Z3, Z0
+	VBROADCASTSD  add+40(FP), Z3
+	VADDPD        Z0, Z3, Z0
+	VCVTPD2PS     Z0, Y0
+	VBROADCASTSS  limit+56(FP), Y3
+	VMINPS        Y0, Y3, Y0
+	VCVTPS2PD     Y0, Z0
+	VCVTPD2PS     Z0, Y0
+	VMOVUPS       Y0, 96(AX)
+	ADDQ          $+128, AX
+	SUBQ          $+32, CX
+	JGE           loop
+
+end:
+	VZEROUPPER
+	RET
+
+DATA const_4330000000000000<>+0(SB)/8, $0x4330000000000000
+DATA const_4330000000000000<>+8(SB)/8, $0x4330000000000000
+DATA const_4330000000000000<>+16(SB)/8, $0x4330000000000000
+DATA const_4330000000000000<>+24(SB)/8, $0x4330000000000000
+DATA const_4330000000000000<>+32(SB)/8, $0x4330000000000000
+DATA const_4330000000000000<>+40(SB)/8, $0x4330000000000000
+DATA const_4330000000000000<>+48(SB)/8, $0x4330000000000000
+DATA const_4330000000000000<>+56(SB)/8, $0x4330000000000000
+GLOBL const_4330000000000000<>(SB), RODATA|NOPTR, $64
+
+DATA const_3df0000000000000<>+0(SB)/8, $0x3df0000000000000
+DATA const_3df0000000000000<>+8(SB)/8, $0x3df0000000000000
+DATA const_3df0000000000000<>+16(SB)/8, $0x3df0000000000000
+DATA const_3df0000000000000<>+24(SB)/8, $0x3df0000000000000
+DATA const_3df0000000000000<>+32(SB)/8, $0x3df0000000000000
+DATA const_3df0000000000000<>+40(SB)/8, $0x3df0000000000000
+DATA const_3df0000000000000<>+48(SB)/8, $0x3df0000000000000
+DATA const_3df0000000000000<>+56(SB)/8, $0x3df0000000000000
+GLOBL const_3df0000000000000<>(SB), RODATA|NOPTR, $64
+
+// func drawUniformAVX2(dst []float32, ctr *[4]uint32, keys *[20]uint32, add float64, scale float64, limit float32)
+// Requires: AVX, AVX2
+TEXT ·drawUniformAVX2(SB), NOSPLIT, $0-60
+	MOVQ dst_base+0(FP), AX
+	MOVQ dst_len+8(FP), CX
+	MOVQ ctr+24(FP), DX
+	MOVQ keys+32(FP), BX
+	MOVL (DX), SI
+	SUBQ $+32, CX
+	JL   end
+
+loop:
+	VMOVQ        SI, X0
+	VPBROADCASTQ X0, Y0
+	VPADDQ       philox_order_AVX2<>+0(SB), Y0, Y0
+	ADDQ         $+4, SI
+	VPBROADCASTD 4(DX), Y1
+	VPBROADCASTD 8(DX), Y2
+	VPBROADCASTD 12(DX), Y3
+	VMOVQ        SI, X4
+	VPBROADCASTQ X4, Y4
+	VPADDQ       philox_order_AVX2<>+0(SB), Y4, Y4
+	ADDQ         $+4, SI
+	VPBROADCASTD 4(DX), Y5
+	VPBROADCASTD 8(DX), Y6
+	VPBROADCASTD 12(DX), Y7
+	VPBROADCASTD (BX), Y8
+	VPBROADCASTD 4(BX), Y9
+	VPMULUDQ     const_d2511f53<>+0(SB), Y0, Y0
+	VPMULUDQ     const_cd9e8d57<>+0(SB), Y2, Y2
+	VPSRLQ       $0x20, Y0, Y10
+	VPSRLQ       $0x20, Y2, Y11
+	VPXOR        Y1, Y11, Y11
+	VPXOR        Y8, Y11, Y11
+	VPXOR        Y3, Y10, Y10
+	VPXOR        Y9, Y10, Y10
+	VPMULUDQ     const_d2511f53<>+0(SB), Y4, Y1
+	VPMULUDQ     const_cd9e8d57<>+0(SB), Y6, Y3
+	VPSRLQ       $0x20, Y1, Y4
+	VPSRLQ       $0x20, Y3, Y6
+	VPXOR        Y5, Y6, Y6
+	VPXOR        Y8, Y6, Y6
+	VPXOR        Y7, Y4, Y4
+	VPXOR        Y9, Y4, Y4
+	VPBROADCASTD 8(BX), Y5
+	VPBROADCASTD 12(BX), Y7
+	VPMULUDQ     const_d2511f53<>+0(SB), Y11, Y8
+	VPMULUDQ     const_cd9e8d57<>+0(SB), Y10, Y9
+	VPSRLQ       $0x20, Y8, Y10
+	VPSRLQ       $0x20, Y9, Y11
+	VPXOR        Y2, Y11, Y11
+	VPXOR        Y5, Y11, Y11
+	VPXOR        Y0, Y10, Y10
+	VPXOR        Y7, Y10, Y10
+	VPMULUDQ     const_d2511f53<>+0(SB), Y6, Y0
+	VPMULUDQ     const_cd9e8d57<>+0(SB), Y4, Y2
+	VPSRLQ       $0x20, Y0, Y4
+	VPSRLQ       $0x20, Y2, Y6
+	VPXOR        Y3, Y6, Y6
+	VPXOR        Y5, Y6, Y6
+	VPXOR        Y1, Y4, Y4
+	VPXOR        Y7, Y4, Y4
+	VPBROADCASTD 16(BX), Y1
+	VPBROADCASTD 20(BX), Y3
+	VPMULUDQ     const_d2511f53<>+0(SB), Y11, Y5
+	VPMULUDQ     const_cd9e8d57<>+0(SB), Y10, Y7
+	VPSRLQ       $0x20, Y5, Y10
+	VPSRLQ       $0x20, Y7, Y11
+	VPXOR        Y9, Y11, Y11
+	VPXOR        Y1, Y11, Y11
+	VPXOR        Y8, Y10, Y10
+	VPXOR        Y3, Y10, Y10
+	VPMULUDQ     const_d2511f53<>+0(SB), Y6, Y6
+	VPMULUDQ     const_cd9e8d57<>+0(SB), Y4, Y4
+	VPSRLQ       $0x20, Y6, Y8
+	VPSRLQ       $0x20, Y4, Y9
+	VPXOR        Y2, Y9, Y9
+	VPXOR        Y1, Y9, Y9
+	VPXOR        Y0, Y8, Y8
+	VPXOR        Y3, Y8, Y8
+	VPBROADCASTD 24(BX), Y0
+	VPBROADCASTD 28(BX), Y1
+	VPMULUDQ     const_d2511f53<>+0(SB), Y11, Y2
+	VPMULUDQ     const_cd9e8d57<>+0(SB), Y10, Y3
+	VPSRLQ       $0x20, Y2, Y10
+	VPSRLQ       $0x20, Y3, Y11
+	VPXOR        Y7, Y11, Y11
+	VPXOR        Y0, Y11, Y11
+	VPXOR        Y5, Y10, Y10
+	VPXOR        Y1, Y10, Y10
+	VPMULUDQ     const_d2511f53<>+0(SB), Y9, Y5
+	VPMULUDQ     const_cd9e8d57<>+0(SB), Y8, Y7
+	VPSRLQ       $0x20, Y5, Y8
+	VPSRLQ       $0x20, Y7, Y9
+	VPXOR        Y4, Y9, Y9
+	VPXOR        Y0, Y9, Y9
+	VPXOR        Y6, Y8, Y8
+	VPXOR        Y1, Y8, Y8
+	VPBROADCASTD 32(BX), Y0
+	VPBROADCASTD 36(BX), Y1
+	VPMULUDQ     const_d2511f53<>+0(SB), Y11, Y4
+	VPMULUDQ     const_cd9e8d57<>+0(SB), Y10, Y6
+	VPSRLQ       $0x20, Y4, Y10
+	VPSRLQ       $0x20, Y6, Y11
+	VPXOR        Y3, Y11, Y11
+	VPXOR        Y0, Y11, Y11
+	VPXOR        Y2, Y10, Y10
+	VPXOR        Y1, Y10, Y10
+	VPMULUDQ     const_d2511f53<>+0(SB), Y9, Y2
+	VPMULUDQ     const_cd9e8d57<>+0(SB), Y8, Y3
+	VPSRLQ       $0x20, Y2, Y8
+	VPSRLQ       $0x20, Y3, Y9
+	VPXOR        Y7, Y9, Y9
+	VPXOR        Y0, Y9, Y9
+	VPXOR        Y5, Y8, Y8
+	VPXOR        Y1, Y8, Y8
+	VPBROADCASTD 40(BX), Y0
+	VPBROADCASTD 44(BX), Y1
+	VPMULUDQ     const_d2511f53<>+0(SB), Y11, Y5
+	VPMULUDQ     const_cd9e8d57<>+0(SB), Y10, Y7
+	VPSRLQ       $0x20, Y5, Y10
+	VPSRLQ       $0x20, Y7, Y11
+	VPXOR        Y6, Y11, Y11
+	VPXOR        Y0, Y11, Y11
+	VPXOR        Y4, Y10, Y10
+	VPXOR        Y1, Y10, Y10
+	VPMULUDQ     const_d2511f53<>+0(SB), Y9, Y4
+	VPMULUDQ     const_cd9e8d57<>+0(SB), Y8, Y6
+	VPSRLQ       $0x20, Y4, Y8
+	VPSRLQ       $0x20, Y6, Y9
+	VPXOR        Y3, Y9, Y9
+	VPXOR        Y0, Y9, Y9
+	VPXOR        Y2, Y8, Y8
+	VPXOR        Y1, Y8, Y8
+	VPBROADCASTD 48(BX), Y0
+	VPBROADCASTD 52(BX), Y1
+	VPMULUDQ     const_d2511f53<>+0(SB), Y11, Y2
+	VPMULUDQ     const_cd9e8d57<>+0(SB), Y10, Y3
+	VPSRLQ       $0x20, Y2, Y10
+	VPSRLQ       $0x20, Y3, Y11
+	VPXOR        Y7, Y11, Y11
+	VPXOR        Y0, Y11, Y11
+	VPXOR        Y5, Y10, Y10
+	VPXOR        Y1, Y10, Y10
+	VPMULUDQ     const_d2511f53<>+0(SB), Y9, Y5
+	VPMULUDQ     const_cd9e8d57<>+0(SB), Y8, Y7
+	VPSRLQ       $0x20, Y5, Y8
+	VPSRLQ       $0x20, Y7, Y9
+	VPXOR        Y6, Y9, Y9
+	VPXOR        Y0, Y9, Y9
+	VPXOR        Y4, Y8, Y8
+	VPXOR        Y1, Y8, Y8
+	VPBROADCASTD 56(BX), Y0
+	VPBROADCASTD 60(BX), Y1
+	VPMULUDQ     const_d2511f53<>+0(SB), Y11, Y4
+	VPMULUDQ     const_cd9e8d57<>+0(SB), Y10, Y6
+	VPSRLQ       $0x20, Y4, Y10
+	VPSRLQ       $0x20, Y6, Y11
+	VPXOR        Y3, Y11, Y11
+	VPXOR        Y0, Y11, Y11
+	VPXOR        Y2, Y10, Y10
+	VPXOR        Y1, Y10, Y10
+	VPMULUDQ     const_d2511f53<>+0(SB), Y9, Y2
+	VPMULUDQ     const_cd9e8d57<>+0(SB), Y8, Y3
+	VPSRLQ       $0x20, Y2, Y8
+	VPSRLQ       $0x20, Y3, Y9
+	VPXOR        Y7, Y9, Y9
+	VPXOR        Y0, Y9, Y9
+	VPXOR        Y5, Y8, Y8
+	VPXOR        Y1, Y8, Y8
+	VPBROADCASTD 64(BX), Y0
+	VPBROADCASTD 68(BX), Y1
+	VPMULUDQ     const_d2511f53<>+0(SB), Y11, Y5
+	VPMULUDQ     const_cd9e8d57<>+0(SB), Y10, Y7
+	VPSRLQ       $0x20, Y5, Y10
+	VPSRLQ       $0x20, Y7, Y11
+	VPXOR        Y6, Y11, Y11
+	VPXOR        Y0, Y11, Y11
+	VPXOR        Y4, Y10, Y10
+	VPXOR        Y1, Y10, Y10
+	VPMULUDQ     const_d2511f53<>+0(SB), Y9, Y4
+	VPMULUDQ     const_cd9e8d57<>+0(SB), Y8, Y6
+	VPSRLQ       $0x20, Y4, Y8
+	VPSRLQ       $0x20, Y6, Y9
+	VPXOR        Y3, Y9, Y9
+	VPXOR        Y0, Y9, Y9
+	VPXOR        Y2, Y8, Y8
+	VPXOR        Y1, Y8, Y8
+	VPBROADCASTD 72(BX), Y0
+	VPBROADCASTD 76(BX), Y1
+	VPMULUDQ     const_d2511f53<>+0(SB), Y11, Y2
+	VPMULUDQ     const_cd9e8d57<>+0(SB), Y10, Y3
+	VPSRLQ       $0x20, Y2, Y10
+	VPSRLQ       $0x20, Y3, Y11
+	VPXOR        Y7, Y11, Y11
+	VPXOR        Y0, Y11, Y11
+	VPXOR        Y5, Y10, Y10
+	VPXOR        Y1, Y10, Y10
+	VPMULUDQ     const_d2511f53<>+0(SB), Y9, Y5
+	VPMULUDQ     const_cd9e8d57<>+0(SB), Y8, Y7
+	VPSRLQ       $0x20, Y5, Y8
+	VPSRLQ       $0x20, Y7, Y9
+	VPXOR        Y6, Y9, Y9
+	VPXOR        Y0, Y9, Y9
+	VPXOR        Y4, Y8, Y8
+	VPXOR        Y1, Y8, Y8
+	VPSLLQ       $0x20, Y3, Y3
+	VPBLENDD     $0xaa, Y3, Y11, Y0
+	VPSLLQ       $0x20, Y2, Y2
+	VPBLENDD     $0xaa, Y2, Y10, Y1
+	VPUNPCKLQDQ  Y1, Y0, Y2
+	VPUNPCKHQDQ  Y1, Y0, Y0
+	VPSLLQ       $0x20, Y7, Y7
+	VPBLENDD     $0xaa, Y7, Y9, Y1
+	VPSLLQ       $0x20, Y5, Y5
+	VPBLENDD     $0xaa, Y5, Y8, Y3
+	VPUNPCKLQDQ  Y3, Y1, Y4
+	VPUNPCKHQDQ  Y3, Y1, Y1
+	VEXTRACTI128 $0x00, Y2, X3
+	VPMOVZXDQ    X3, Y3
+	VMOVUPD      const_4330000000000000<>+0(SB), Y5
+	VORPD        Y5, Y3, Y3
+	VSUBPD       const_4330000000000000<>+0(SB), Y3, Y3
+	VBROADCASTSD scale+48(FP), Y5
+	VMULPD       const_3df0000000000000<>+0(SB), Y3, Y3
+	VMULPD       Y3, Y5, Y3
+	VBROADCASTSD add+40(FP), Y5
+	VADDPD       Y3, Y5, Y3
+	VCVTPD2PSY   Y3, X3
+	VBROADCASTSS limit+56(FP), X5
+	VMINPS       X3, X5, X3
+	VCVTPS2PD    X3, Y3
+	VCVTPD2PSY   Y3, X3
+	VMOVUPS      X3, (AX)
+	VEXTRACTI128 $0x01, Y2, X2
+	VPMOVZXDQ    X2, Y2
+	VMOVUPD      const_4330000000000000<>+0(SB), Y3
+	VORPD        Y3, Y2, Y2
+	VSUBPD       const_4330000000000000<>+0(SB), Y2, Y2
+	VBROADCASTSD scale+48(FP), Y3
+	VMULPD       const_3df0000000000000<>+0(SB), Y2, Y2
+	VMULPD       Y2, Y3, Y2
+	VBROADCASTSD add+40(FP), Y3
+	VADDPD       Y2, Y3, Y2
+	VCVTPD2PSY   Y2, X2
+	VBROADCASTSS limit+56(FP), X3
+	VMINPS       X2, X3, X2
+	VCVTPS2PD    X2, Y2
+	VCVTPD2PSY   Y2, X2
+	VMOVUPS      X2, 16(AX)
+	VEXTRACTI128 $0x00, Y0, X2
+	VPMOVZXDQ    X2, Y2
+	VMOVUPD      const_4330000000000000<>+0(SB), Y3
+	VORPD        Y3, Y2, Y2
+	VSUBPD       const_4330000000000000<>+0(SB), Y2, Y2
+	VBROADCASTSD scale+48(FP), Y3
+	VMULPD       const_3df0000000000000<>+0(SB), Y2, Y2
+	VMULPD       Y2, Y3, Y2
+	VBROADCASTSD add+40(FP), Y3
+	VADDPD       Y2, Y3, Y2
+	VCVTPD2PSY   Y2, X2
+	VBROADCASTSS limit+56(FP), X3
+	VMINPS       X2, X3, X2
+	VCVTPS2PD    X2, Y2
+	VCVTPD2PSY   Y2, X2
+	VMOVUPS      X2, 32(AX)
+	VEXTRACTI128 $0x01, Y0, X0
+	VPMOVZXDQ    X0, Y0
+	VMOVUPD      const_4330000000000000<>+0(SB), Y2
+	VORPD        Y2, Y0, Y0
+	VSUBPD       const_4330000000000000<>+0(SB), Y0, Y0
+	VBROADCASTSD scale+48(FP), Y2
+	VMULPD       const_3df0000000000000<>+0(SB), Y0, Y0
+	VMULPD       Y0, Y2, Y0
+	VBROADCASTSD add+40(FP), Y2
+	VADDPD       Y0, Y2, Y0
+	VCVTPD2PSY   Y0, X0
+	VBROADCASTSS limit+56(FP), X2
+	VMINPS       X0, X2, X0
+	VCVTPS2PD    X0, Y0
+	VCVTPD2PSY   Y0, X0
+	VMOVUPS      X0, 48(AX)
+	VEXTRACTI128 $0x00, Y4, X0
+	VPMOVZXDQ    X0, Y0
+	VMOVUPD      const_4330000000000000<>+0(SB), Y2
+	VORPD        Y2, Y0, Y0
+	VSUBPD       const_4330000000000000<>+0(SB), Y0, Y0
+	VBROADCASTSD scale+48(FP), Y2
+	VMULPD       const_3df0000000000000<>+0(SB), Y0, Y0
+	VMULPD       Y0, Y2, Y0
+	VBROADCASTSD add+40(FP), Y2
+	VADDPD       Y0, Y2, Y0
+	VCVTPD2PSY   Y0, X0
+	VBROADCASTSS limit+56(FP), X2
+	VMINPS       X0, X2, X0
+	VCVTPS2PD    X0, Y0
+	VCVTPD2PSY   Y0, X0
+	VMOVUPS      X0, 64(AX)
+	VEXTRACTI128 $0x01, Y4, X0
+	VPMOVZXDQ    X0, Y0
+	VMOVUPD      const_4330000000000000<>+0(SB), Y2
+	VORPD        Y2, Y0, Y0
+	VSUBPD       const_4330000000000000<>+0(SB), Y0, Y0
+	VBROADCASTSD scale+48(FP), Y2
+	VMULPD       const_3df0000000000000<>+0(SB), Y0, Y0
+	VMULPD       Y0, Y2, Y0
+	VBROADCASTSD add+40(FP), Y2
+	VADDPD       Y0, Y2, Y0
+	VCVTPD2PSY   Y0, X0
+	VBROADCASTSS limit+56(FP), X2
+	VMINPS       X0, X2, X0
+	VCVTPS2PD    X0, Y0
+	VCVTPD2PSY   Y0, X0
+	VMOVUPS      X0, 80(AX)
+	VEXTRACTI128 $0x00, Y1, X0
+	VPMOVZXDQ    X0, Y0
+	VMOVUPD      const_4330000000000000<>+0(SB), Y2
+	VORPD        Y2, Y0, Y0
+	VSUBPD       const_4330000000000000<>+0(SB), Y0, Y0
+	VBROADCASTSD scale+48(FP), Y2
+	VMULPD       const_3df0000000000000<>+0(SB), Y0, Y0
+	VMULPD       Y0, Y2, Y0
+	VBROADCASTSD add+40(FP), Y2
+	VADDPD       Y0, Y2, Y0
+	VCVTPD2PSY   Y0, X0
+	VBROADCASTSS limit+56(FP), X2
+	VMINPS       X0, X2, X0
+	VCVTPS2PD    X0, Y0
+	VCVTPD2PSY   Y0, X0
+	VMOVUPS      X0, 96(AX)
+	VEXTRACTI128 $0x01, Y1, X0
+	VPMOVZXDQ    X0, Y0
+	VMOVUPD      const_4330000000000000<>+0(SB), Y1
+	VORPD        Y1, Y0, Y0
+	VSUBPD       const_4330000000000000<>+0(SB), Y0, Y0
+	VBROADCASTSD scale+48(FP), Y1
+	VMULPD       const_3df0000000000000<>+0(SB), Y0, Y0
+	VMULPD       Y0, Y1, Y0
+	VBROADCASTSD add+40(FP), Y1
+	VADDPD       Y0, Y1, Y0
+	VCVTPD2PSY   Y0, X0
+	VBROADCASTSS limit+56(FP), X1
+	VMINPS       X0, X1, X0
+	VCVTPS2PD    X0, Y0
+	VCVTPD2PSY   Y0, X0
+	VMOVUPS      X0, 112(AX)
+	ADDQ         $+128, AX
+	SUBQ         $+32, CX
+	JGE          loop
+
+end:
+	VZEROUPPER
+	RET
+
+// func drawNormalAVX512(dst []float32, ctr *[4]uint32, keys *[20]uint32, mean float64, std float64)
+// Requires: AVX, AVX512DQ, AVX512F
+TEXT ·drawNormalAVX512(SB), NOSPLIT, $0-56
+	MOVQ dst_base+0(FP), AX
+	MOVQ dst_len+8(FP), CX
+	MOVQ ctr+24(FP), DX
+	MOVQ keys+32(FP), BX
+	MOVL (DX), SI
+	SUBQ $+32, CX
+	JL   end
+
+loop:
+	VPBROADCASTQ  SI, Z0
+	VPADDQ        philox_order_AVX512<>+0(SB), Z0, Z0
+	ADDQ          $+8, SI
+	VPBROADCASTD  4(DX), Z3
+	VPBROADCASTD  8(DX), Z4
+	VPBROADCASTD  12(DX), Z5
+	VPBROADCASTD  (BX), Z6
+	VPBROADCASTD  4(BX), Z7
+	VPMULUDQ      const_d2511f53<>+0(SB), Z0, Z0
+	VPMULUDQ      const_cd9e8d57<>+0(SB), Z4, Z4
+	VPSRLQ        $0x20, Z0, Z8
+	VPSRLQ        $0x20, Z4, Z9
+	VPTERNLOGD    $0x96, Z3, Z6, Z9
+	VPTERNLOGD    $0x96, Z5, Z7, Z8
+	VPBROADCASTD  8(BX), Z3
+	VPBROADCASTD  12(BX), Z5
+	VPMULUDQ      const_d2511f53<>+0(SB), Z9, Z6
+	VPMULUDQ      const_cd9e8d57<>+0(SB), Z8, Z7
+	VPSRLQ        $0x20, Z6, Z8
+	VPSRLQ        $0x20, Z7, Z9
+	VPTERNLOGD    $0x96, Z4, Z3, Z9
+	VPTERNLOGD    $0x96, Z0, Z5, Z8
+	VPBROADCASTD  16(BX), Z0
+	VPBROADCASTD  20(BX), Z3
+	VPMULUDQ      const_d2511f53<>+0(SB), Z9, Z4
+	VPMULUDQ      const_cd9e8d57<>+0(SB), Z8, Z5
+	VPSRLQ        $0x20, Z4, Z8
+	VPSRLQ        $0x20, Z5, Z9
+	VPTERNLOGD    $0x96, Z7, Z0, Z9
+	VPTERNLOGD    $0x96, Z6, Z3, Z8
+	VPBROADCASTD  24(BX), Z0
+	VPBROADCASTD  28(BX), Z3
+	VPMULUDQ      const_d2511f53<>+0(SB), Z9, Z6
+	VPMULUDQ      const_cd9e8d57<>+0(SB), Z8, Z7
+	VPSRLQ        $0x20, Z6, Z8
+	VPSRLQ        $0x20, Z7, Z9
+	VPTERNLOGD    $0x96, Z5, Z0, Z9
+	VPTERNLOGD    $0x96, Z4, Z3, Z8
+	VPBROADCASTD  32(BX), Z0
+	VPBROADCASTD  36(BX), Z3
+	VPMULUDQ      const_d2511f53<>+0(SB), Z9, Z4
+	VPMULUDQ      const_cd9e8d57<>+0(SB), Z8, Z5
+	VPSRLQ        $0x20, Z4, Z8
+	VPSRLQ        $0x20, Z5, Z9
+	VPTERNLOGD    $0x96, Z7, Z0, Z9
+	VPTERNLOGD    $0x96, Z6, Z3, Z8
+	VPBROADCASTD  40(BX), Z0
+	VPBROADCASTD  44(BX), Z3
+	VPMULUDQ      const_d2511f53<>+0(SB), Z9, Z6
+	VPMULUDQ      const_cd9e8d57<>+0(SB), Z8, Z7
+	VPSRLQ        $0x20, Z6, Z8
+	VPSRLQ        $0x20, Z7, Z9
+	VPTERNLOGD    $0x96, Z5, Z0, Z9
+	VPTERNLOGD    $0x96, Z4, Z3, Z8
+	VPBROADCASTD  48(BX), Z0
+	VPBROADCASTD  52(BX), Z3
+	VPMULUDQ      const_d2511f53<>+0(SB), Z9, Z4
+	VPMULUDQ      const_cd9e8d57<>+0(SB), Z8, Z5
+	VPSRLQ        $0x20, Z4, Z8
+	VPSRLQ        $0x20, Z5, Z9
+	VPTERNLOGD    $0x96, Z7, Z0, Z9
+	VPTERNLOGD    $0x96, Z6, Z3, Z8
+	VPBROADCASTD  56(BX), Z0
+	VPBROADCASTD  60(BX), Z3
+	VPMULUDQ      const_d2511f53<>+0(SB), Z9, Z6
+	VPMULUDQ      const_cd9e8d57<>+0(SB), Z8, Z7
+	VPSRLQ        $0x20, Z6, Z8
+	VPSRLQ        $0x20, Z7, Z9
+	VPTERNLOGD    $0x96, Z5, Z0, Z9
+	VPTERNLOGD    $0x96, Z4, Z3, Z8
+	VPBROADCASTD  64(BX), Z0
+	VPBROADCASTD  68(BX), Z3
+	VPMULUDQ      const_d2511f53<>+0(SB), Z9, Z4
+	VPMULUDQ      const_cd9e8d57<>+0(SB), Z8, Z5
+	VPSRLQ        $0x20, Z4, Z8
+	VPSRLQ        $0x20, Z5, Z9
+	VPTERNLOGD    $0x96, Z7, Z0, Z9
+	VPTERNLOGD    $0x96, Z6, Z3, Z8
+	VPBROADCASTD  72(BX), Z0
+	VPBROADCASTD  76(BX), Z3
+	VPMULUDQ      const_d2511f53<>+0(SB), Z9, Z6
+	VPMULUDQ      const_cd9e8d57<>+0(SB), Z8, Z7
+	VPSRLQ        $0x20, Z6, Z8
+	VPSRLQ        $0x20, Z7, Z9
+	VPTERNLOGD    $0x96, Z5, Z0, Z9
+	VPTERNLOGD    $0x96, Z4, Z3, Z8
+	VPSLLQ        $0x20, Z7, Z7
+	MOVL          $0x0000aaaa, DI
+	KMOVW         DI, K1
+	VPBLENDMD     Z7, Z9, K1, Z1
+	VPSLLQ        $0x20, Z6, Z6
+	MOVL          $0x0000aaaa, DI
+	KMOVW         DI, K1
+	VPBLENDMD     Z6, Z8, K1, Z2
+	VPUNPCKLQDQ   Z2, Z1, Z0
+	VPUNPCKHQDQ   Z2, Z1, Z3
+	VEXTRACTI64X4 $0x00, Z0, Y4
+	VPMOVZXDQ     Y4, Z4
+	VMOVUPD       const_4330000000000000<>+0(SB), Z5
+	VORPD         Z5, Z4, Z4
+	VSUBPD        const_4330000000000000<>+0(SB), Z4, Z4
+	VADDPD        const_3fe0000000000000<>+0(SB), Z4, Z4
+	VMULPD        const_3df0000000000000<>+0(SB), Z4, Z4
+	VSUBPD        const_3fe0000000000000<>+0(SB), Z4, Z4
+	VANDPD        const_7fffffffffffffff<>+0(SB), Z4, Z5
+	VMOVUPD       const_3fc71eb851eb851f<>+0(SB), Z6
+	VMULPD        Z4, Z4, Z7
+	VSUBPD        Z7, Z6, Z6
+	VMOVUPD       const_404d8dfffda6b45f<>+0(SB), Z7
+	VMULPD        Z6, Z7, Z7
+	VADDPD        const_4063e950f41916fd<>+0(SB), Z7, Z7
+	VMULPD        Z6, Z7, Z7
+	VADDPD        const_40493796390da3e9<>+0(SB), Z7, Z7
+	VMULPD        Z6, Z7, Z7
+	VADDPD        const_400b18d909d4bc9c<>+0(SB), Z7, Z7
+	VMULPD        Z7, Z4, Z7
+	VMOVUPD       const_4050cc010ac1fae2<>+0(SB), Z8
+	VMULPD        Z6, Z8, Z8
+	VADDPD        const_4053b07f1a004b18<>+0(SB), Z8, Z8
+	VMULPD        Z6, Z8, Z8
+	VADDPD        const_4031e529d389bb91<>+0(SB), Z8, Z8
+	VMULPD        Z6, Z8, Z6
+	VADDPD        const_3ff0000000000000<>+0(SB), Z6, Z6
+	VCMPPD        $0x1e, const_3fdb333333333333<>+0(SB), Z5, K1
+	KMOVW         K1, DI
+	TESTL         DI, DI
+	JZ            near0
+	VMOVUPD       const_3fe0000000000000<>+0(SB), Z8
+	VSUBPD        Z5, Z8, Z5
+	VPSRLQ        $0x34, Z5, Z8
+	VMOVUPD       const_4330000000000000<>+0(SB), Z9
+	VORPD         Z9, Z8, Z8
+	VSUBPD        const_43300000000003fe<>+0(SB), Z8, Z8
+	VANDPD        const_000fffffffffffff<>+0(SB), Z5, Z5
+	VMOVUPD       const_3fe0000000000000<>+0(SB), Z9
+	VORPD         Z9, Z5, Z5
+	VCMPPD        $0x11, const_3fe6a09e667f3bcd<>+0(SB), Z5, K2
+	VSUBPD        const_3ff0000000000000<>+0(SB), Z8, Z9
+	VBLENDMPD     Z9, Z8, K2, Z8
+	VADDPD        Z5, Z5, Z9
+	VBLENDMPD     Z9, Z5, K2, Z5
+	VSUBPD        const_3ff0000000000000<>+0(SB), Z5, Z5
+	VMOVUPD       const_4000000000000000<>+0(SB), Z9
+	VADDPD        Z5, Z9, Z9
+	VDIVPD        Z9, Z5, Z9
+	VMULPD        Z9, Z9, Z10
+	VMOVUPD       const_3fa47ae147ae147b<>+0(SB), Z11
+	VMULPD        Z10, Z11, Z11
+	VADDPD        const_3fa642c8590b2164<>+0(SB), Z11, Z11
+	VMULPD        Z10, Z11, Z11
+	VADDPD        const_3fa8618618618618<>+0(SB), Z11, Z11
+	VMULPD        Z10, Z11, Z11
+	VADDPD        const_3faaf286bca1af28<>+0(SB), Z11, Z11
+	VMULPD        Z10, Z11, Z11
+	VADDPD        const_3fae1e1e1e1e1e1e<>+0(SB), Z11, Z11
+	VMULPD        Z10, Z11, Z11
+	VADDPD        const_3fb1111111111111<>+0(SB), Z11, Z11
+	VMULPD        Z10, Z11, Z11
+	VADDPD        const_3fb3b13b13b13b14<>+0(SB), Z11, Z11
+	VMULPD        Z10, Z11, Z11
+	VADDPD        const_3fb745d1745d1746<>+0(SB), Z11, Z11
+	VMULPD        Z10, Z11, Z11
+	VADDPD        const_3fbc71c71c71c71c<>+0(SB), Z11, Z11
+	VMULPD        Z10, Z11, Z11
+	VADDPD        const_3fc2492492492492<>+0(SB), Z11, Z11
+	VMULPD        Z10, Z11, Z11
+	VADDPD        const_3fc999999999999a<>+0(SB), Z11, Z11
+	VMULPD        Z10, Z11, Z11
+	VADDPD        const_3fd5555555555555<>+0(SB), Z11, Z11
+	VADDPD        Z10, Z10, Z10
+	VMULPD        Z11, Z10, Z10
+	VMULPD        const_3fe0000000000000<>+0(SB), Z5, Z11
+	VMULPD        Z5, Z11, Z11
+	VADDPD        Z10, Z11, Z10
+	VMULPD        Z10, Z9, Z9
+	VMULPD        const_3dea39ef35793c76<>+0(SB), Z8, Z10
+	VADDPD        Z10, Z9, Z9
+	VSUBPD        Z9, Z11, Z9
+	VSUBPD        Z5, Z9, Z5
+	VMULPD        const_3fe62e42fee00000<>+0(SB), Z8, Z8
+	VSUBPD        Z8, Z5, Z5
+	VSQRTPD       Z5, Z5
+	VSUBPD        const_3ff999999999999a<>+0(SB), Z5, Z5
+	VMOVUPD       const_3fc5ca5d9e73a27f<>+0(SB), Z8
+	VMULPD        Z5, Z8, Z8
+	VADDPD        const_3ff4e85c1fd3946e<>+0(SB), Z8, Z8
+	VMULPD        Z5, Z8, Z8
+	VADDPD        const_40060df53a2946a0<>+0(SB), Z8, Z8
+	VMULPD        Z5, Z8, Z8
+	VADDPD        const_3ff6c6662aba0f71<>+0(SB), Z8, Z8
+	VMOVUPD       const_3fbec62b71e28a3d<>+0(SB), Z9
+	VMULPD        Z5, Z9, Z9
+	VADDPD        const_3fe7958477f45857<>+0(SB), Z9, Z9
+	VMULPD        Z5, Z9, Z5
+	VADDPD        const_3ff0000000000000<>+0(SB), Z5, Z5
+	VANDPD        const_8000000000000000<>+0(SB), Z4, Z4
+	VORPD         Z4, Z8, Z4
+	VBLENDMPD     Z4, Z7, K1, Z7
+	VBLENDMPD     Z5, Z6, K1, Z6
+
+near0:
+	VBROADCASTSD  mean+40(FP), Z4
+	VDIVPD        Z6, Z7, Z5
+	VBROADCASTSD  std+48(FP), Z6
+	VMULPD        Z6, Z5, Z5
+	VADDPD        Z5, Z4, Z4
+	VCVTPD2PS     Z4, Y4
+	VMOVUPS       Y4, (AX)
+	VEXTRACTI64X4 $0x01, Z0, Y0
+	VPMOVZXDQ     Y0, Z0
+	VMOVUPD       const_4330000000000000<>+0(SB), Z4
+	VORPD         Z4, Z0, Z0
+	VSUBPD        const_4330000000000000<>+0(SB), Z0, Z0
+	VADDPD        const_3fe0000000000000<>+0(SB), Z0, Z0
+	VMULPD        const_3df0000000000000<>+0(SB), Z0, Z0
+	VSUBPD        const_3fe0000000000000<>+0(SB), Z0, Z0
+	VANDPD        const_7fffffffffffffff<>+0(SB), Z0, Z4
+	VMOVUPD       const_3fc71eb851eb851f<>+0(SB), Z5
+	VMULPD        Z0, Z0, Z6
+	VSUBPD        Z6, Z5, Z5
+	VMOVUPD       const_404d8dfffda6b45f<>+0(SB), Z6
+	VMULPD        Z5, Z6, Z6
+	VADDPD        const_4063e950f41916fd<>+0(SB), Z6, Z6
+	VMULPD        Z5, Z6, Z6
+	VADDPD        const_40493796390da3e9<>+0(SB), Z6, Z6
+	VMULPD        Z5, Z6, Z6
+	VADDPD        const_400b18d909d4bc9c<>+0(SB), Z6, Z6
+	VMULPD        Z6, Z0, Z6
+	VMOVUPD       const_4050cc010ac1fae2<>+0(SB), Z7
+	VMULPD        Z5, Z7, Z7
+	VADDPD        const_4053b07f1a004b18<>+0(SB), Z7, Z7
+	VMULPD        Z5, Z7, Z7
+	VADDPD        const_4031e529d389bb91<>+0(SB), Z7, Z7
+	VMULPD        Z5, Z7, Z5
+	VADDPD        const_3ff0000000000000<>+0(SB), Z5, Z5
+	VCMPPD        $0x1e, const_3fdb333333333333<>+0(SB), Z4, K1
+	KMOVW         K1, DI
+	TESTL         DI, DI
+	JZ            near1
+	VMOVUPD       const_3fe0000000000000<>+0(SB), Z7
+	VSUBPD        Z4, Z7, Z4
+	VPSRLQ        $0x34, Z4, Z7
+	VMOVUPD       const_4330000000000000<>+0(SB), Z8
+	VORPD         Z8, Z7, Z7
+	VSUBPD        const_43300000000003fe<>+0(SB), Z7, Z7
+	VANDPD        const_000fffffffffffff<>+0(SB), Z4, Z4
+	VMOVUPD       const_3fe0000000000000<>+0(SB), Z8
+	VORPD         Z8, Z4, Z4
+	VCMPPD        $0x11, const_3fe6a09e667f3bcd<>+0(SB), Z4, K2
+	VSUBPD        const_3ff0000000000000<>+0(SB), Z7, Z8
+	VBLENDMPD     Z8, Z7, K2, Z7
+	VADDPD        Z4, Z4, Z8
+	VBLENDMPD     Z8, Z4, K2, Z4
+	VSUBPD        const_3ff0000000000000<>+0(SB), Z4, Z4
+	VMOVUPD       const_4000000000000000<>+0(SB), Z8
+	VADDPD        Z4, Z8, Z8
+	VDIVPD        Z8, Z4, Z8
+	VMULPD        Z8, Z8, Z9
+	VMOVUPD       const_3fa47ae147ae147b<>+0(SB), Z10
+	VMULPD        Z9, Z10, Z10
+	VADDPD        const_3fa642c8590b2164<>+0(SB), Z10, Z10
+	VMULPD        Z9, Z10, Z10
+	VADDPD        const_3fa8618618618618<>+0(SB), Z10, Z10
+	VMULPD        Z9, Z10, Z10
+	VADDPD        const_3faaf286bca1af28<>+0(SB), Z10, Z10
+	VMULPD        Z9, Z10, Z10
+	VADDPD        const_3fae1e1e1e1e1e1e<>+0(SB), Z10, Z10
+	VMULPD        Z9, Z10, Z10
+	VADDPD        const_3fb1111111111111<>+0(SB), Z10, Z10
+	VMULPD        Z9, Z10, Z10
+	VADDPD        const_3fb3b13b13b13b14<>+0(SB), Z10, Z10
+	VMULPD        Z9, Z10, Z10
+	VADDPD        const_3fb745d1745d1746<>+0(SB), Z10, Z10
+	VMULPD        Z9, Z10, Z10
+	VADDPD        const_3fbc71c71c71c71c<>+0(SB), Z10, Z10
+	VMULPD        Z9, Z10, Z10
+	VADDPD        const_3fc2492492492492<>+0(SB), Z10, Z10
+	VMULPD        Z9, Z10, Z10
+	VADDPD        const_3fc999999999999a<>+0(SB), Z10, Z10
+	VMULPD        Z9, Z10, Z10
+	VADDPD        const_3fd5555555555555<>+0(SB), Z10, Z10
+	VADDPD        Z9, Z9, Z9
+	VMULPD        Z10, Z9, Z9
+	VMULPD        const_3fe0000000000000<>+0(SB), Z4, Z10
+	VMULPD        Z4, Z10, Z10
+	VADDPD        Z9, Z10, Z9
+	VMULPD        Z9, Z8, Z8
+	VMULPD        const_3dea39ef35793c76<>+0(SB), Z7, Z9
+	VADDPD        Z9, Z8, Z8
+	VSUBPD        Z8, Z10, Z8
+	VSUBPD        Z4, Z8, Z4
+	VMULPD        const_3fe62e42fee00000<>+0(SB), Z7, Z7
+	VSUBPD        Z7, Z4, Z4
+	VSQRTPD       Z4, Z4
+	VSUBPD        const_3ff999999999999a<>+0(SB), Z4, Z4
+	VMOVUPD       const_3fc5ca5d9e73a27f<>+0(SB), Z7
+	VMULPD        Z4, Z7, Z7
+	VADDPD        const_3ff4e85c1fd3946e<>+0(SB), Z7, Z7
+	VMULPD        Z4, Z7, Z7
+	VADDPD        const_40060df53a2946a0<>+0(SB), Z7, Z7
+	VMULPD        Z4, Z7, Z7
+	VADDPD        const_3ff6c6662aba0f71<>+0(SB), Z7, Z7
+	VMOVUPD       const_3fbec62b71e28a3d<>+0(SB), Z8
+	VMULPD        Z4, Z8, Z8
+	VADDPD        const_3fe7958477f45857<>+0(SB), Z8, Z8
+	VMULPD        Z4, Z8, Z4
+	VADDPD        const_3ff0000000000000<>+0(SB), Z4, Z4
+	VANDPD        const_8000000000000000<>+0(SB), Z0, Z0
+	VORPD         Z0, Z7, Z0
+	VBLENDMPD     Z0, Z6, K1, Z6
+	VBLENDMPD     Z4, Z5, K1, Z5
+
+near1:
+	VBROADCASTSD  mean+40(FP), Z0
+	VDIVPD        Z5, Z6, Z4
+	VBROADCASTSD  std+48(FP), Z5
+	VMULPD        Z5, Z4, Z4
+	VADDPD        Z4, Z0, Z0
+	VCVTPD2PS     Z0, Y0
+	VMOVUPS       Y0, 32(AX)
+	VEXTRACTI64X4 $0x00, Z3, Y0
+	VPMOVZXDQ     Y0, Z0
+	VMOVUPD       const_4330000000000000<>+0(SB), Z4
+	VORPD         Z4, Z0, Z0
+	VSUBPD        const_4330000000000000<>+0(SB), Z0, Z0
+	VADDPD        const_3fe0000000000000<>+0(SB), Z0, Z0
+	VMULPD        const_3df0000000000000<>+0(SB), Z0, Z0
+	VSUBPD        const_3fe0000000000000<>+0(SB), Z0, Z0
+	VANDPD        const_7fffffffffffffff<>+0(SB), Z0, Z4
+	VMOVUPD       const_3fc71eb851eb851f<>+0(SB), Z5
+	VMULPD        Z0, Z0, Z6
+	VSUBPD        Z6, Z5, Z5
+	VMOVUPD       const_404d8dfffda6b45f<>+0(SB), Z6
+	VMULPD        Z5, Z6, Z6
+	VADDPD        const_4063e950f41916fd<>+0(SB), Z6, Z6
+	VMULPD        Z5, Z6, Z6
+	VADDPD        const_40493796390da3e9<>+0(SB), Z6, Z6
+	VMULPD        Z5, Z6, Z6
+	VADDPD        const_400b18d909d4bc9c<>+0(SB), Z6, Z6
+	VMULPD        Z6, Z0, Z6
+	VMOVUPD       const_4050cc010ac1fae2<>+0(SB), Z7
+	VMULPD        Z5, Z7, Z7
+	VADDPD        const_4053b07f1a004b18<>+0(SB), Z7, Z7
+	VMULPD        Z5, Z7, Z7
+	VADDPD        const_4031e529d389bb91<>+0(SB), Z7, Z7
+	VMULPD        Z5, Z7, Z5
+	VADDPD        const_3ff0000000000000<>+0(SB), Z5, Z5
+	VCMPPD        $0x1e, const_3fdb333333333333<>+0(SB), Z4, K1
+	KMOVW         K1, DI
+	TESTL         DI, DI
+	JZ            near2
+	VMOVUPD       const_3fe0000000000000<>+0(SB), Z7
+	VSUBPD        Z4, Z7, Z4
+	VPSRLQ        $0x34, Z4, Z7
+	VMOVUPD       const_4330000000000000<>+0(SB), Z8
+	VORPD         Z8, Z7, Z7
+	VSUBPD        const_43300000000003fe<>+0(SB), Z7, Z7
+	VANDPD        const_000fffffffffffff<>+0(SB), Z4, Z4
+	VMOVUPD       const_3fe0000000000000<>+0(SB), Z8
+	VORPD         Z8, Z4, Z4
+	VCMPPD        $0x11, const_3fe6a09e667f3bcd<>+0(SB), Z4, K2
+	VSUBPD        const_3ff0000000000000<>+0(SB), Z7, Z8
+	VBLENDMPD     Z8, Z7, K2, Z7
+	VADDPD        Z4, Z4, Z8
+	VBLENDMPD     Z8, Z4, K2, Z4
+	VSUBPD        const_3ff0000000000000<>+0(SB), Z4, Z4
+	VMOVUPD       const_4000000000000000<>+0(SB), Z8
+	VADDPD        Z4, Z8, Z8
+	VDIVPD        Z8, Z4, Z8
+	VMULPD        Z8, Z8, Z9
+	VMOVUPD       const_3fa47ae147ae147b<>+0(SB), Z10
+	VMULPD        Z9, Z10, Z10
+	VADDPD        const_3fa642c8590b2164<>+0(SB), Z10, Z10
+	VMULPD        Z9, Z10, Z10
+	VADDPD        const_3fa8618618618618<>+0(SB), Z10, Z10
+	VMULPD        Z9, Z10, Z10
+	VADDPD        const_3faaf286bca1af28<>+0(SB), Z10, Z10
+	VMULPD        Z9, Z10, Z10
+	VADDPD        const_3fae1e1e1e1e1e1e<>+0(SB), Z10, Z10
+	VMULPD        Z9, Z10, Z10
+	VADDPD        const_3fb1111111111111<>+0(SB), Z10, Z10
+	VMULPD        Z9, Z10, Z10
+	VADDPD        const_3fb3b13b13b13b14<>+0(SB), Z10, Z10
+	VMULPD        Z9, Z10, Z10
+	VADDPD        const_3fb745d1745d1746<>+0(SB), Z10, Z10
+	VMULPD        Z9, Z10, Z10
+	VADDPD        const_3fbc71c71c71c71c<>+0(SB), Z10, Z10
+	VMULPD        Z9, Z10, Z10
+	VADDPD        const_3fc2492492492492<>+0(SB), Z10, Z10
+	VMULPD        Z9, Z10, Z10
+	VADDPD        const_3fc999999999999a<>+0(SB), Z10, Z10
+	VMULPD        Z9, Z10, Z10
+	VADDPD        const_3fd5555555555555<>+0(SB), Z10, Z10
+	VADDPD        Z9, Z9, Z9
+	VMULPD        Z10, Z9, Z9
+	VMULPD        const_3fe0000000000000<>+0(SB), Z4, Z10
+	VMULPD        Z4, Z10, Z10
+	VADDPD        Z9, Z10, Z9
+	VMULPD        Z9, Z8, Z8
+	VMULPD        const_3dea39ef35793c76<>+0(SB), Z7, Z9
+	VADDPD        Z9, Z8, Z8
+	VSUBPD        Z8, Z10, Z8
+	VSUBPD        Z4, Z8, Z4
+	VMULPD        const_3fe62e42fee00000<>+0(SB), Z7, Z7
+	VSUBPD        Z7, Z4, Z4
+	VSQRTPD       Z4, Z4
+	VSUBPD        const_3ff999999999999a<>+0(SB), Z4, Z4
+	VMOVUPD       const_3fc5ca5d9e73a27f<>+0(SB), Z7
+	VMULPD        Z4, Z7, Z7
+	VADDPD        const_3ff4e85c1fd3946e<>+0(SB), Z7, Z7
+	VMULPD        Z4, Z7, Z7
+	VADDPD        const_40060df53a2946a0<>+0(SB), Z7, Z7
+	VMULPD        Z4, Z7, Z7
+	VADDPD        const_3ff6c6662aba0f71<>+0(SB), Z7, Z7
+	VMOVUPD       const_3fbec62b71e28a3d<>+0(SB), Z8
+	VMULPD        Z4, Z8, Z8
+	VADDPD        const_3fe7958477f45857<>+0(SB), Z8, Z8
+	VMULPD        Z4, Z8, Z4
+	VADDPD        const_3ff0000000000000<>+0(SB), Z4, Z4
+	VANDPD        const_8000000000000000<>+0(SB), Z0, Z0
+	VORPD         Z0, Z7, Z0
+	VBLENDMPD     Z0, Z6, K1, Z6
+	VBLENDMPD     Z4, Z5, K1, Z5
+
+near2:
+	VBROADCASTSD  mean+40(FP), Z0
+	VDIVPD        Z5, Z6, Z4
+	VBROADCASTSD  std+48(FP), Z5
+	VMULPD        Z5, Z4, Z4
+	VADDPD        Z4, Z0, Z0
+	VCVTPD2PS     Z0, Y0
+	VMOVUPS       Y0, 64(AX)
+	VEXTRACTI64X4 $0x01, Z3, Y0
+	VPMOVZXDQ     Y0, Z0
+	VMOVUPD       const_4330000000000000<>+0(SB), Z3
+	VORPD         Z3, Z0, Z0
+	VSUBPD        const_4330000000000000<>+0(SB), Z0, Z0
+	VADDPD        const_3fe0000000000000<>+0(SB), Z0, Z0
+	VMULPD        const_3df0000000000000<>+0(SB), Z0, Z0
+	VSUBPD        const_3fe0000000000000<>+0(SB), Z0, Z0
+	VANDPD        const_7fffffffffffffff<>+0(SB), Z0, Z3
+	VMOVUPD       const_3fc71eb851eb851f<>+0(SB), Z4
+	VMULPD        Z0, Z0, Z5
+	VSUBPD        Z5, Z4, Z4
+	VMOVUPD       const_404d8dfffda6b45f<>+0(SB), Z5
+	VMULPD        Z4, Z5, Z5
+	VADDPD        const_4063e950f41916fd<>+0(SB), Z5, Z5
+	VMULPD        Z4, Z5, Z5
+	VADDPD        const_40493796390da3e9<>+0(SB), Z5, Z5
+	VMULPD        Z4, Z5, Z5
+	VADDPD        const_400b18d909d4bc9c<>+0(SB), Z5, Z5
+	VMULPD        Z5, Z0, Z5
+	VMOVUPD       const_4050cc010ac1fae2<>+0(SB), Z6
+	VMULPD        Z4, Z6, Z6
+	VADDPD        const_4053b07f1a004b18<>+0(SB), Z6, Z6
+	VMULPD        Z4, Z6, Z6
+	VADDPD        const_4031e529d389bb91<>+0(SB), Z6, Z6
+	VMULPD        Z4, Z6, Z4
+	VADDPD        const_3ff0000000000000<>+0(SB), Z4, Z4
+	VCMPPD        $0x1e, const_3fdb333333333333<>+0(SB), Z3, K1
+	KMOVW         K1, DI
+	TESTL         DI, DI
+	JZ            near3
+	VMOVUPD       const_3fe0000000000000<>+0(SB), Z6
+	VSUBPD        Z3, Z6, Z3
+	VPSRLQ        $0x34, Z3, Z6
+	VMOVUPD       const_4330000000000000<>+0(SB), Z7
+	VORPD         Z7, Z6, Z6
+	VSUBPD        const_43300000000003fe<>+0(SB), Z6, Z6
+	VANDPD        const_000fffffffffffff<>+0(SB), Z3, Z3
+	VMOVUPD       const_3fe0000000000000<>+0(SB), Z7
+	VORPD         Z7, Z3, Z3
+	VCMPPD        $0x11, const_3fe6a09e667f3bcd<>+0(SB), Z3, K2
+	VSUBPD        const_3ff0000000000000<>+0(SB), Z6, Z7
+	VBLENDMPD     Z7, Z6, K2, Z6
+	VADDPD        Z3, Z3, Z7
+	VBLENDMPD     Z7, Z3, K2, Z3
+	VSUBPD        const_3ff0000000000000<>+0(SB), Z3, Z3
+	VMOVUPD       const_4000000000000000<>+0(SB), Z7
+	VADDPD        Z3, Z7, Z7
+	VDIVPD        Z7, Z3, Z7
+	VMULPD        Z7, Z7, Z8
+	VMOVUPD       const_3fa47ae147ae147b<>+0(SB), Z9
+	VMULPD        Z8, Z9, Z9
+	VADDPD        const_3fa642c8590b2164<>+0(SB), Z9, Z9
+	VMULPD        Z8, Z9, Z9
+	VADDPD        const_3fa8618618618618<>+0(SB), Z9, Z9
+	VMULPD        Z8, Z9, Z9
+	VADDPD        const_3faaf286bca1af28<>+0(SB), Z9, Z9
+	VMULPD        Z8, Z9, Z9
+	VADDPD        const_3fae1e1e1e1e1e1e<>+0(SB), Z9, Z9
+	VMULPD        Z8, Z9, Z9
+	VADDPD        const_3fb1111111111111<>+0(SB), Z9, Z9
+	VMULPD        Z8, Z9, Z9
+	VADDPD        const_3fb3b13b13b13b14<>+0(SB), Z9, Z9
+	VMULPD        Z8, Z9, Z9
+	VADDPD        const_3fb745d1745d1746<>+0(SB), Z9, Z9
+	VMULPD        Z8, Z9, Z9
+	VADDPD        const_3fbc71c71c71c71c<>+0(SB), Z9, Z9
+	VMULPD        Z8, Z9, Z9
+	VADDPD        const_3fc2492492492492<>+0(SB), Z9, Z9
+	VMULPD        Z8, Z9, Z9
+	VADDPD        const_3fc999999999999a<>+0(SB), Z9, Z9
+	VMULPD        Z8, Z9, Z9
+	VADDPD        const_3fd5555555555555<>+0(SB), Z9, Z9
+	VADDPD        Z8, Z8, Z8
+	VMULPD        Z9, Z8, Z8
+	VMULPD        const_3fe0000000000000<>+0(SB), Z3, Z9
+	VMULPD        Z3, Z9, Z9
+	VADDPD        Z8, Z9, Z8
+	VMULPD        Z8, Z7, Z7
+	VMULPD        const_3dea39ef35793c76<>+0(SB), Z6, Z8
+	VADDPD        Z8, Z7, Z7
+	VSUBPD        Z7, Z9, Z7
+	VSUBPD        Z3, Z7, Z3
+	VMULPD        const_3fe62e42fee00000<>+0(SB), Z6, Z6
+	VSUBPD        Z6, Z3, Z3
+	VSQRTPD       Z3, Z3
+	VSUBPD        const_3ff999999999999a<>+0(SB), Z3, Z3
+	VMOVUPD       const_3fc5ca5d9e73a27f<>+0(SB), Z6
+	VMULPD        Z3, Z6, Z6
+	VADDPD        const_3ff4e85c1fd3946e<>+0(SB), Z6, Z6
+	VMULPD        Z3, Z6, Z6
+	VADDPD        const_40060df53a2946a0<>+0(SB), Z6, Z6
+	VMULPD        Z3, Z6, Z6
+	VADDPD        const_3ff6c6662aba0f71<>+0(SB), Z6, Z6
+	VMOVUPD       const_3fbec62b71e28a3d<>+0(SB), Z7
+	VMULPD        Z3, Z7, Z7
+	VADDPD        const_3fe7958477f45857<>+0(SB), Z7, Z7
+	VMULPD        Z3, Z7, Z3
+	VADDPD        const_3ff0000000000000<>+0(SB), Z3, Z3
+	VANDPD        const_8000000000000000<>+0(SB), Z0, Z0
+	VORPD         Z0, Z6, Z0
+	VBLENDMPD     Z0, Z5, K1, Z5
+	VBLENDMPD     Z3, Z4, K1, Z4
+
+near3:
+	VBROADCASTSD mean+40(FP), Z0
+	VDIVPD       Z4, Z5, Z3
+	VBROADCASTSD std+48(FP), Z4
+	VMULPD       Z4, Z3, Z3
+	VADDPD       Z3, Z0, Z0
+	VCVTPD2PS    Z0, Y0
+	VMOVUPS      Y0, 96(AX)
+	ADDQ         $+128, AX
+	SUBQ         $+32, CX
+	JGE          loop
+
+end:
+	VZEROUPPER
+	RET
+
+DATA const_3fe0000000000000<>+0(SB)/8, $0x3fe0000000000000
+DATA const_3fe0000000000000<>+8(SB)/8, $0x3fe0000000000000
+DATA const_3fe0000000000000<>+16(SB)/8, $0x3fe0000000000000
+DATA const_3fe0000000000000<>+24(SB)/8, $0x3fe0000000000000
+DATA const_3fe0000000000000<>+32(SB)/8, $0x3fe0000000000000
+DATA const_3fe0000000000000<>+40(SB)/8, $0x3fe0000000000000
+DATA const_3fe0000000000000<>+48(SB)/8, $0x3fe0000000000000
+DATA const_3fe0000000000000<>+56(SB)/8, $0x3fe0000000000000
+GLOBL const_3fe0000000000000<>(SB), RODATA|NOPTR, $64
+
+DATA const_7fffffffffffffff<>+0(SB)/8, $0x7fffffffffffffff
+DATA const_7fffffffffffffff<>+8(SB)/8, $0x7fffffffffffffff
+DATA const_7fffffffffffffff<>+16(SB)/8, $0x7fffffffffffffff
+DATA const_7fffffffffffffff<>+24(SB)/8, $0x7fffffffffffffff
+DATA const_7fffffffffffffff<>+32(SB)/8, $0x7fffffffffffffff
+DATA const_7fffffffffffffff<>+40(SB)/8, $0x7fffffffffffffff
+DATA const_7fffffffffffffff<>+48(SB)/8, $0x7fffffffffffffff
+DATA const_7fffffffffffffff<>+56(SB)/8, $0x7fffffffffffffff
+GLOBL const_7fffffffffffffff<>(SB), RODATA|NOPTR, $64
+
+DATA const_3fc71eb851eb851f<>+0(SB)/8, $0x3fc71eb851eb851f
+DATA const_3fc71eb851eb851f<>+8(SB)/8, $0x3fc71eb851eb851f
+DATA const_3fc71eb851eb851f<>+16(SB)/8, $0x3fc71eb851eb851f
+DATA const_3fc71eb851eb851f<>+24(SB)/8, $0x3fc71eb851eb851f
+DATA const_3fc71eb851eb851f<>+32(SB)/8, $0x3fc71eb851eb851f
+DATA const_3fc71eb851eb851f<>+40(SB)/8, $0x3fc71eb851eb851f
+DATA const_3fc71eb851eb851f<>+48(SB)/8, $0x3fc71eb851eb851f
+DATA const_3fc71eb851eb851f<>+56(SB)/8, $0x3fc71eb851eb851f
+GLOBL const_3fc71eb851eb851f<>(SB), RODATA|NOPTR, $64
+
+DATA const_404d8dfffda6b45f<>+0(SB)/8, $0x404d8dfffda6b45f
+DATA const_404d8dfffda6b45f<>+8(SB)/8, $0x404d8dfffda6b45f
+DATA const_404d8dfffda6b45f<>+16(SB)/8, $0x404d8dfffda6b45f
+DATA const_404d8dfffda6b45f<>+24(SB)/8, $0x404d8dfffda6b45f
+DATA const_404d8dfffda6b45f<>+32(SB)/8, $0x404d8dfffda6b45f
+DATA const_404d8dfffda6b45f<>+40(SB)/8, $0x404d8dfffda6b45f
+DATA const_404d8dfffda6b45f<>+48(SB)/8, $0x404d8dfffda6b45f
+DATA const_404d8dfffda6b45f<>+56(SB)/8, $0x404d8dfffda6b45f
+GLOBL const_404d8dfffda6b45f<>(SB), RODATA|NOPTR, $64
+
+DATA const_4063e950f41916fd<>+0(SB)/8, $0x4063e950f41916fd
+DATA const_4063e950f41916fd<>+8(SB)/8, $0x4063e950f41916fd
+DATA const_4063e950f41916fd<>+16(SB)/8, $0x4063e950f41916fd
+DATA const_4063e950f41916fd<>+24(SB)/8, $0x4063e950f41916fd
+DATA const_4063e950f41916fd<>+32(SB)/8, $0x4063e950f41916fd
+DATA const_4063e950f41916fd<>+40(SB)/8, $0x4063e950f41916fd
+DATA const_4063e950f41916fd<>+48(SB)/8, $0x4063e950f41916fd
+DATA const_4063e950f41916fd<>+56(SB)/8, $0x4063e950f41916fd
+GLOBL const_4063e950f41916fd<>(SB), RODATA|NOPTR, $64
+
+DATA const_40493796390da3e9<>+0(SB)/8, $0x40493796390da3e9
+DATA const_40493796390da3e9<>+8(SB)/8, $0x40493796390da3e9
+DATA const_40493796390da3e9<>+16(SB)/8, $0x40493796390da3e9
+DATA const_40493796390da3e9<>+24(SB)/8, $0x40493796390da3e9
+DATA const_40493796390da3e9<>+32(SB)/8, $0x40493796390da3e9
+DATA const_40493796390da3e9<>+40(SB)/8, $0x40493796390da3e9
+DATA const_40493796390da3e9<>+48(SB)/8, $0x40493796390da3e9
+DATA const_40493796390da3e9<>+56(SB)/8, $0x40493796390da3e9
+GLOBL const_40493796390da3e9<>(SB), RODATA|NOPTR, $64
+
+DATA const_400b18d909d4bc9c<>+0(SB)/8, $0x400b18d909d4bc9c
+DATA const_400b18d909d4bc9c<>+8(SB)/8, $0x400b18d909d4bc9c
+DATA const_400b18d909d4bc9c<>+16(SB)/8, $0x400b18d909d4bc9c
+DATA const_400b18d909d4bc9c<>+24(SB)/8, $0x400b18d909d4bc9c
+DATA const_400b18d909d4bc9c<>+32(SB)/8, $0x400b18d909d4bc9c
+DATA const_400b18d909d4bc9c<>+40(SB)/8, $0x400b18d909d4bc9c
+DATA const_400b18d909d4bc9c<>+48(SB)/8, $0x400b18d909d4bc9c
+DATA const_400b18d909d4bc9c<>+56(SB)/8, $0x400b18d909d4bc9c
+GLOBL const_400b18d909d4bc9c<>(SB), RODATA|NOPTR, $64
+
+DATA const_4050cc010ac1fae2<>+0(SB)/8, $0x4050cc010ac1fae2
+DATA const_4050cc010ac1fae2<>+8(SB)/8, $0x4050cc010ac1fae2
+DATA const_4050cc010ac1fae2<>+16(SB)/8, $0x4050cc010ac1fae2
+DATA const_4050cc010ac1fae2<>+24(SB)/8, $0x4050cc010ac1fae2
+DATA const_4050cc010ac1fae2<>+32(SB)/8, $0x4050cc010ac1fae2
+DATA const_4050cc010ac1fae2<>+40(SB)/8, $0x4050cc010ac1fae2
+DATA const_4050cc010ac1fae2<>+48(SB)/8, $0x4050cc010ac1fae2
+DATA const_4050cc010ac1fae2<>+56(SB)/8, $0x4050cc010ac1fae2
+GLOBL const_4050cc010ac1fae2<>(SB), RODATA|NOPTR, $64
+
+DATA const_4053b07f1a004b18<>+0(SB)/8, $0x4053b07f1a004b18
+DATA const_4053b07f1a004b18<>+8(SB)/8, $0x4053b07f1a004b18
+DATA const_4053b07f1a004b18<>+16(SB)/8, $0x4053b07f1a004b18
+DATA const_4053b07f1a004b18<>+24(SB)/8, $0x4053b07f1a004b18
+DATA const_4053b07f1a004b18<>+32(SB)/8, $0x4053b07f1a004b18
+DATA const_4053b07f1a004b18<>+40(SB)/8, $0x4053b07f1a004b18
+DATA const_4053b07f1a004b18<>+48(SB)/8, $0x4053b07f1a004b18
+DATA const_4053b07f1a004b18<>+56(SB)/8, $0x4053b07f1a004b18
+GLOBL const_4053b07f1a004b18<>(SB), RODATA|NOPTR, $64
+
+DATA const_4031e529d389bb91<>+0(SB)/8, $0x4031e529d389bb91
+DATA const_4031e529d389bb91<>+8(SB)/8, $0x4031e529d389bb91
+DATA const_4031e529d389bb91<>+16(SB)/8, $0x4031e529d389bb91
+DATA const_4031e529d389bb91<>+24(SB)/8, $0x4031e529d389bb91
+DATA const_4031e529d389bb91<>+32(SB)/8, $0x4031e529d389bb91
+DATA const_4031e529d389bb91<>+40(SB)/8, $0x4031e529d389bb91
+DATA const_4031e529d389bb91<>+48(SB)/8, $0x4031e529d389bb91
+DATA const_4031e529d389bb91<>+56(SB)/8, $0x4031e529d389bb91
+GLOBL const_4031e529d389bb91<>(SB), RODATA|NOPTR, $64
+
+DATA const_3ff0000000000000<>+0(SB)/8, $0x3ff0000000000000
+DATA const_3ff0000000000000<>+8(SB)/8, $0x3ff0000000000000
+DATA const_3ff0000000000000<>+16(SB)/8, $0x3ff0000000000000
+DATA const_3ff0000000000000<>+24(SB)/8, $0x3ff0000000000000
+DATA const_3ff0000000000000<>+32(SB)/8, $0x3ff0000000000000
+DATA const_3ff0000000000000<>+40(SB)/8, $0x3ff0000000000000
+DATA const_3ff0000000000000<>+48(SB)/8, $0x3ff0000000000000
+DATA const_3ff0000000000000<>+56(SB)/8, $0x3ff0000000000000
+GLOBL const_3ff0000000000000<>(SB), RODATA|NOPTR, $64
+
+DATA const_3fdb333333333333<>+0(SB)/8, $0x3fdb333333333333
+DATA const_3fdb333333333333<>+8(SB)/8, $0x3fdb333333333333
+DATA const_3fdb333333333333<>+16(SB)/8, $0x3fdb333333333333
+DATA const_3fdb333333333333<>+24(SB)/8, $0x3fdb333333333333
+DATA const_3fdb333333333333<>+32(SB)/8, $0x3fdb333333333333
+DATA const_3fdb333333333333<>+40(SB)/8, $0x3fdb333333333333
+DATA const_3fdb333333333333<>+48(SB)/8, $0x3fdb333333333333
+DATA const_3fdb333333333333<>+56(SB)/8, $0x3fdb333333333333
+GLOBL const_3fdb333333333333<>(SB), RODATA|NOPTR, $64
+
+DATA const_43300000000003fe<>+0(SB)/8, $0x43300000000003fe
+DATA const_43300000000003fe<>+8(SB)/8, $0x43300000000003fe
+DATA const_43300000000003fe<>+16(SB)/8, $0x43300000000003fe
+DATA const_43300000000003fe<>+24(SB)/8, $0x43300000000003fe
+DATA const_43300000000003fe<>+32(SB)/8, $0x43300000000003fe
+DATA const_43300000000003fe<>+40(SB)/8, $0x43300000000003fe
+DATA const_43300000000003fe<>+48(SB)/8, $0x43300000000003fe
+DATA const_43300000000003fe<>+56(SB)/8, $0x43300000000003fe
+GLOBL const_43300000000003fe<>(SB), RODATA|NOPTR, $64
+
+DATA const_000fffffffffffff<>+0(SB)/8, $0x000fffffffffffff
+DATA const_000fffffffffffff<>+8(SB)/8, $0x000fffffffffffff
+DATA const_000fffffffffffff<>+16(SB)/8, $0x000fffffffffffff
+DATA const_000fffffffffffff<>+24(SB)/8, $0x000fffffffffffff
+DATA const_000fffffffffffff<>+32(SB)/8, $0x000fffffffffffff
+DATA const_000fffffffffffff<>+40(SB)/8, $0x000fffffffffffff
+DATA const_000fffffffffffff<>+48(SB)/8, $0x000fffffffffffff
+DATA const_000fffffffffffff<>+56(SB)/8, $0x000fffffffffffff
+GLOBL const_000fffffffffffff<>(SB), RODATA|NOPTR, $64
+
+DATA const_3fe6a09e667f3bcd<>+0(SB)/8, $0x3fe6a09e667f3bcd
+DATA const_3fe6a09e667f3bcd<>+8(SB)/8, $0x3fe6a09e667f3bcd
+DATA const_3fe6a09e667f3bcd<>+16(SB)/8, $0x3fe6a09e667f3bcd
+DATA const_3fe6a09e667f3bcd<>+24(SB)/8, $0x3fe6a09e667f3bcd
+DATA const_3fe6a09e667f3bcd<>+32(SB)/8, $0x3fe6a09e667f3bcd
+DATA const_3fe6a09e667f3bcd<>+40(SB)/8, $0x3fe6a09e667f3bcd
+DATA const_3fe6a09e667f3bcd<>+48(SB)/8, $0x3fe6a09e667f3bcd
+DATA const_3fe6a09e667f3bcd<>+56(SB)/8, $0x3fe6a09e667f3bcd
+GLOBL const_3fe6a09e667f3bcd<>(SB), RODATA|NOPTR, $64
+
+DATA const_4000000000000000<>+0(SB)/8, $0x4000000000000000
+DATA const_4000000000000000<>+8(SB)/8, $0x4000000000000000
+DATA const_4000000000000000<>+16(SB)/8, $0x4000000000000000
+DATA const_4000000000000000<>+24(SB)/8, $0x4000000000000000
+DATA const_4000000000000000<>+32(SB)/8, $0x4000000000000000
+DATA const_4000000000000000<>+40(SB)/8, $0x4000000000000000
+DATA const_4000000000000000<>+48(SB)/8, $0x4000000000000000
+DATA const_4000000000000000<>+56(SB)/8, $0x4000000000000000
+GLOBL const_4000000000000000<>(SB), RODATA|NOPTR, $64
+
+DATA const_3fa47ae147ae147b<>+0(SB)/8, $0x3fa47ae147ae147b
+DATA const_3fa47ae147ae147b<>+8(SB)/8, $0x3fa47ae147ae147b
+DATA const_3fa47ae147ae147b<>+16(SB)/8, $0x3fa47ae147ae147b
+DATA const_3fa47ae147ae147b<>+24(SB)/8, $0x3fa47ae147ae147b
+DATA const_3fa47ae147ae147b<>+32(SB)/8, $0x3fa47ae147ae147b
+DATA const_3fa47ae147ae147b<>+40(SB)/8, $0x3fa47ae147ae147b
+DATA const_3fa47ae147ae147b<>+48(SB)/8, $0x3fa47ae147ae147b
+DATA const_3fa47ae147ae147b<>+56(SB)/8, $0x3fa47ae147ae147b
+GLOBL const_3fa47ae147ae147b<>(SB), RODATA|NOPTR, $64
+
+DATA const_3fa642c8590b2164<>+0(SB)/8, $0x3fa642c8590b2164
+DATA const_3fa642c8590b2164<>+8(SB)/8, $0x3fa642c8590b2164
+DATA const_3fa642c8590b2164<>+16(SB)/8, $0x3fa642c8590b2164
+DATA const_3fa642c8590b2164<>+24(SB)/8, $0x3fa642c8590b2164
+DATA const_3fa642c8590b2164<>+32(SB)/8, $0x3fa642c8590b2164
+DATA const_3fa642c8590b2164<>+40(SB)/8, $0x3fa642c8590b2164
+DATA const_3fa642c8590b2164<>+48(SB)/8, $0x3fa642c8590b2164
+DATA const_3fa642c8590b2164<>+56(SB)/8, $0x3fa642c8590b2164
+GLOBL const_3fa642c8590b2164<>(SB), RODATA|NOPTR, $64
+
+DATA const_3fa8618618618618<>+0(SB)/8, $0x3fa8618618618618
+DATA const_3fa8618618618618<>+8(SB)/8, $0x3fa8618618618618
+DATA const_3fa8618618618618<>+16(SB)/8, $0x3fa8618618618618
+DATA const_3fa8618618618618<>+24(SB)/8, $0x3fa8618618618618
+DATA const_3fa8618618618618<>+32(SB)/8, $0x3fa8618618618618
+DATA const_3fa8618618618618<>+40(SB)/8, $0x3fa8618618618618
+DATA const_3fa8618618618618<>+48(SB)/8, $0x3fa8618618618618
+DATA const_3fa8618618618618<>+56(SB)/8, $0x3fa8618618618618
+GLOBL const_3fa8618618618618<>(SB), RODATA|NOPTR, $64
+
+DATA const_3faaf286bca1af28<>+0(SB)/8, $0x3faaf286bca1af28
+DATA const_3faaf286bca1af28<>+8(SB)/8, $0x3faaf286bca1af28
+DATA const_3faaf286bca1af28<>+16(SB)/8, $0x3faaf286bca1af28
+DATA const_3faaf286bca1af28<>+24(SB)/8, $0x3faaf286bca1af28
+DATA const_3faaf286bca1af28<>+32(SB)/8, $0x3faaf286bca1af28
+DATA const_3faaf286bca1af28<>+40(SB)/8, $0x3faaf286bca1af28
+DATA const_3faaf286bca1af28<>+48(SB)/8, $0x3faaf286bca1af28
+DATA const_3faaf286bca1af28<>+56(SB)/8, $0x3faaf286bca1af28
+GLOBL const_3faaf286bca1af28<>(SB), RODATA|NOPTR, $64
+
+DATA const_3fae1e1e1e1e1e1e<>+0(SB)/8, $0x3fae1e1e1e1e1e1e
+DATA const_3fae1e1e1e1e1e1e<>+8(SB)/8, $0x3fae1e1e1e1e1e1e
+DATA const_3fae1e1e1e1e1e1e<>+16(SB)/8, $0x3fae1e1e1e1e1e1e
+DATA const_3fae1e1e1e1e1e1e<>+24(SB)/8, $0x3fae1e1e1e1e1e1e
+DATA const_3fae1e1e1e1e1e1e<>+32(SB)/8, $0x3fae1e1e1e1e1e1e
+DATA const_3fae1e1e1e1e1e1e<>+40(SB)/8, $0x3fae1e1e1e1e1e1e
+DATA const_3fae1e1e1e1e1e1e<>+48(SB)/8, $0x3fae1e1e1e1e1e1e
+DATA const_3fae1e1e1e1e1e1e<>+56(SB)/8, $0x3fae1e1e1e1e1e1e
+GLOBL const_3fae1e1e1e1e1e1e<>(SB), RODATA|NOPTR, $64
+
+DATA const_3fb1111111111111<>+0(SB)/8, $0x3fb1111111111111
+DATA const_3fb1111111111111<>+8(SB)/8, $0x3fb1111111111111
+DATA const_3fb1111111111111<>+16(SB)/8, $0x3fb1111111111111
+DATA const_3fb1111111111111<>+24(SB)/8, $0x3fb1111111111111
+DATA const_3fb1111111111111<>+32(SB)/8, $0x3fb1111111111111
+DATA const_3fb1111111111111<>+40(SB)/8, $0x3fb1111111111111
+DATA const_3fb1111111111111<>+48(SB)/8, $0x3fb1111111111111
+DATA const_3fb1111111111111<>+56(SB)/8, $0x3fb1111111111111
+GLOBL const_3fb1111111111111<>(SB), RODATA|NOPTR, $64
+
+DATA const_3fb3b13b13b13b14<>+0(SB)/8, $0x3fb3b13b13b13b14
+DATA const_3fb3b13b13b13b14<>+8(SB)/8, $0x3fb3b13b13b13b14
+DATA const_3fb3b13b13b13b14<>+16(SB)/8, $0x3fb3b13b13b13b14
+DATA const_3fb3b13b13b13b14<>+24(SB)/8, $0x3fb3b13b13b13b14
+DATA const_3fb3b13b13b13b14<>+32(SB)/8, $0x3fb3b13b13b13b14
+DATA const_3fb3b13b13b13b14<>+40(SB)/8, $0x3fb3b13b13b13b14
+DATA const_3fb3b13b13b13b14<>+48(SB)/8, $0x3fb3b13b13b13b14
+DATA const_3fb3b13b13b13b14<>+56(SB)/8, $0x3fb3b13b13b13b14
+GLOBL const_3fb3b13b13b13b14<>(SB), RODATA|NOPTR, $64
+
+DATA const_3fb745d1745d1746<>+0(SB)/8, $0x3fb745d1745d1746
+DATA const_3fb745d1745d1746<>+8(SB)/8, $0x3fb745d1745d1746
+DATA const_3fb745d1745d1746<>+16(SB)/8, $0x3fb745d1745d1746
+DATA const_3fb745d1745d1746<>+24(SB)/8, $0x3fb745d1745d1746
+DATA const_3fb745d1745d1746<>+32(SB)/8, $0x3fb745d1745d1746
+DATA const_3fb745d1745d1746<>+40(SB)/8, $0x3fb745d1745d1746
+DATA const_3fb745d1745d1746<>+48(SB)/8, $0x3fb745d1745d1746
+DATA const_3fb745d1745d1746<>+56(SB)/8, $0x3fb745d1745d1746
+GLOBL const_3fb745d1745d1746<>(SB), RODATA|NOPTR, $64
+
+DATA const_3fbc71c71c71c71c<>+0(SB)/8, $0x3fbc71c71c71c71c
+DATA const_3fbc71c71c71c71c<>+8(SB)/8, $0x3fbc71c71c71c71c
+DATA const_3fbc71c71c71c71c<>+16(SB)/8, $0x3fbc71c71c71c71c
+DATA const_3fbc71c71c71c71c<>+24(SB)/8, $0x3fbc71c71c71c71c
+DATA const_3fbc71c71c71c71c<>+32(SB)/8, $0x3fbc71c71c71c71c
+DATA const_3fbc71c71c71c71c<>+40(SB)/8, $0x3fbc71c71c71c71c
+DATA const_3fbc71c71c71c71c<>+48(SB)/8, $0x3fbc71c71c71c71c
+DATA const_3fbc71c71c71c71c<>+56(SB)/8, $0x3fbc71c71c71c71c
+GLOBL const_3fbc71c71c71c71c<>(SB), RODATA|NOPTR, $64
+
+DATA const_3fc2492492492492<>+0(SB)/8, $0x3fc2492492492492
+DATA const_3fc2492492492492<>+8(SB)/8, $0x3fc2492492492492
+DATA const_3fc2492492492492<>+16(SB)/8, $0x3fc2492492492492
+DATA const_3fc2492492492492<>+24(SB)/8, $0x3fc2492492492492
+DATA const_3fc2492492492492<>+32(SB)/8, $0x3fc2492492492492
+DATA const_3fc2492492492492<>+40(SB)/8, $0x3fc2492492492492
+DATA const_3fc2492492492492<>+48(SB)/8, $0x3fc2492492492492
+DATA const_3fc2492492492492<>+56(SB)/8, $0x3fc2492492492492
+GLOBL const_3fc2492492492492<>(SB), RODATA|NOPTR, $64
+
+DATA const_3fc999999999999a<>+0(SB)/8, $0x3fc999999999999a
+DATA const_3fc999999999999a<>+8(SB)/8, $0x3fc999999999999a
+DATA const_3fc999999999999a<>+16(SB)/8, $0x3fc999999999999a
+DATA const_3fc999999999999a<>+24(SB)/8, $0x3fc999999999999a
+DATA const_3fc999999999999a<>+32(SB)/8, $0x3fc999999999999a
+DATA const_3fc999999999999a<>+40(SB)/8, $0x3fc999999999999a
+DATA const_3fc999999999999a<>+48(SB)/8, $0x3fc999999999999a
+DATA const_3fc999999999999a<>+56(SB)/8, $0x3fc999999999999a
+GLOBL const_3fc999999999999a<>(SB), RODATA|NOPTR, $64
+
+DATA const_3fd5555555555555<>+0(SB)/8, $0x3fd5555555555555
+DATA const_3fd5555555555555<>+8(SB)/8, $0x3fd5555555555555
+DATA const_3fd5555555555555<>+16(SB)/8, $0x3fd5555555555555
+DATA const_3fd5555555555555<>+24(SB)/8, $0x3fd5555555555555
+DATA const_3fd5555555555555<>+32(SB)/8, $0x3fd5555555555555
+DATA const_3fd5555555555555<>+40(SB)/8, $0x3fd5555555555555
+DATA const_3fd5555555555555<>+48(SB)/8, $0x3fd5555555555555
+DATA const_3fd5555555555555<>+56(SB)/8, $0x3fd5555555555555
+GLOBL const_3fd5555555555555<>(SB), RODATA|NOPTR, $64
+
+DATA const_3dea39ef35793c76<>+0(SB)/8, $0x3dea39ef35793c76
+DATA const_3dea39ef35793c76<>+8(SB)/8, $0x3dea39ef35793c76
+DATA const_3dea39ef35793c76<>+16(SB)/8, $0x3dea39ef35793c76
+DATA const_3dea39ef35793c76<>+24(SB)/8, $0x3dea39ef35793c76
+DATA const_3dea39ef35793c76<>+32(SB)/8, $0x3dea39ef35793c76
+DATA const_3dea39ef35793c76<>+40(SB)/8, $0x3dea39ef35793c76
+DATA const_3dea39ef35793c76<>+48(SB)/8, $0x3dea39ef35793c76
+DATA const_3dea39ef35793c76<>+56(SB)/8, $0x3dea39ef35793c76
+GLOBL const_3dea39ef35793c76<>(SB), RODATA|NOPTR, $64
+
+DATA const_3fe62e42fee00000<>+0(SB)/8, $0x3fe62e42fee00000
+DATA const_3fe62e42fee00000<>+8(SB)/8, $0x3fe62e42fee00000
+DATA const_3fe62e42fee00000<>+16(SB)/8, $0x3fe62e42fee00000
+DATA const_3fe62e42fee00000<>+24(SB)/8, $0x3fe62e42fee00000
+DATA const_3fe62e42fee00000<>+32(SB)/8, $0x3fe62e42fee00000
+DATA const_3fe62e42fee00000<>+40(SB)/8, $0x3fe62e42fee00000
+DATA const_3fe62e42fee00000<>+48(SB)/8, $0x3fe62e42fee00000
+DATA const_3fe62e42fee00000<>+56(SB)/8, $0x3fe62e42fee00000
+GLOBL const_3fe62e42fee00000<>(SB), RODATA|NOPTR, $64
+
+DATA const_3ff999999999999a<>+0(SB)/8, $0x3ff999999999999a
+DATA const_3ff999999999999a<>+8(SB)/8, $0x3ff999999999999a
+DATA const_3ff999999999999a<>+16(SB)/8, $0x3ff999999999999a
+DATA const_3ff999999999999a<>+24(SB)/8, $0x3ff999999999999a
+DATA const_3ff999999999999a<>+32(SB)/8, $0x3ff999999999999a
+DATA const_3ff999999999999a<>+40(SB)/8, $0x3ff999999999999a
+DATA const_3ff999999999999a<>+48(SB)/8, $0x3ff999999999999a
+DATA const_3ff999999999999a<>+56(SB)/8, $0x3ff999999999999a
+GLOBL const_3ff999999999999a<>(SB), RODATA|NOPTR, $64
+
+DATA const_3fc5ca5d9e73a27f<>+0(SB)/8, $0x3fc5ca5d9e73a27f
+DATA const_3fc5ca5d9e73a27f<>+8(SB)/8, $0x3fc5ca5d9e73a27f
+DATA const_3fc5ca5d9e73a27f<>+16(SB)/8, $0x3fc5ca5d9e73a27f
+DATA const_3fc5ca5d9e73a27f<>+24(SB)/8, $0x3fc5ca5d9e73a27f
+DATA const_3fc5ca5d9e73a27f<>+32(SB)/8, $0x3fc5ca5d9e73a27f
+DATA const_3fc5ca5d9e73a27f<>+40(SB)/8, $0x3fc5ca5d9e73a27f
+DATA const_3fc5ca5d9e73a27f<>+48(SB)/8, $0x3fc5ca5d9e73a27f
+DATA const_3fc5ca5d9e73a27f<>+56(SB)/8, $0x3fc5ca5d9e73a27f
+GLOBL const_3fc5ca5d9e73a27f<>(SB), RODATA|NOPTR, $64
+
+DATA const_3ff4e85c1fd3946e<>+0(SB)/8, $0x3ff4e85c1fd3946e
+DATA const_3ff4e85c1fd3946e<>+8(SB)/8, $0x3ff4e85c1fd3946e
+DATA const_3ff4e85c1fd3946e<>+16(SB)/8, $0x3ff4e85c1fd3946e
+DATA const_3ff4e85c1fd3946e<>+24(SB)/8, $0x3ff4e85c1fd3946e
+DATA const_3ff4e85c1fd3946e<>+32(SB)/8, $0x3ff4e85c1fd3946e
+DATA const_3ff4e85c1fd3946e<>+40(SB)/8, $0x3ff4e85c1fd3946e
+DATA const_3ff4e85c1fd3946e<>+48(SB)/8, $0x3ff4e85c1fd3946e
+DATA const_3ff4e85c1fd3946e<>+56(SB)/8, $0x3ff4e85c1fd3946e
+GLOBL const_3ff4e85c1fd3946e<>(SB), RODATA|NOPTR, $64
+
+DATA const_40060df53a2946a0<>+0(SB)/8, $0x40060df53a2946a0
+DATA const_40060df53a2946a0<>+8(SB)/8, $0x40060df53a2946a0
+DATA const_40060df53a2946a0<>+16(SB)/8, $0x40060df53a2946a0
+DATA const_40060df53a2946a0<>+24(SB)/8, $0x40060df53a2946a0
+DATA const_40060df53a2946a0<>+32(SB)/8, $0x40060df53a2946a0
+DATA const_40060df53a2946a0<>+40(SB)/8, $0x40060df53a2946a0
+DATA const_40060df53a2946a0<>+48(SB)/8, $0x40060df53a2946a0
+DATA const_40060df53a2946a0<>+56(SB)/8, $0x40060df53a2946a0
+GLOBL const_40060df53a2946a0<>(SB), RODATA|NOPTR, $64
+
+DATA const_3ff6c6662aba0f71<>+0(SB)/8, $0x3ff6c6662aba0f71
+DATA const_3ff6c6662aba0f71<>+8(SB)/8, $0x3ff6c6662aba0f71
+DATA const_3ff6c6662aba0f71<>+16(SB)/8, $0x3ff6c6662aba0f71
+DATA const_3ff6c6662aba0f71<>+24(SB)/8, $0x3ff6c6662aba0f71
+DATA const_3ff6c6662aba0f71<>+32(SB)/8, $0x3ff6c6662aba0f71
+DATA const_3ff6c6662aba0f71<>+40(SB)/8, $0x3ff6c6662aba0f71
+DATA const_3ff6c6662aba0f71<>+48(SB)/8, $0x3ff6c6662aba0f71
+DATA const_3ff6c6662aba0f71<>+56(SB)/8, $0x3ff6c6662aba0f71
+GLOBL const_3ff6c6662aba0f71<>(SB), RODATA|NOPTR, $64
+
+DATA const_3fbec62b71e28a3d<>+0(SB)/8, $0x3fbec62b71e28a3d
+DATA const_3fbec62b71e28a3d<>+8(SB)/8, $0x3fbec62b71e28a3d
+DATA const_3fbec62b71e28a3d<>+16(SB)/8, $0x3fbec62b71e28a3d
+DATA const_3fbec62b71e28a3d<>+24(SB)/8, $0x3fbec62b71e28a3d
+DATA const_3fbec62b71e28a3d<>+32(SB)/8, $0x3fbec62b71e28a3d
+DATA const_3fbec62b71e28a3d<>+40(SB)/8, $0x3fbec62b71e28a3d
+DATA const_3fbec62b71e28a3d<>+48(SB)/8, $0x3fbec62b71e28a3d
+DATA const_3fbec62b71e28a3d<>+56(SB)/8, $0x3fbec62b71e28a3d
+GLOBL const_3fbec62b71e28a3d<>(SB), RODATA|NOPTR, $64
+
+DATA const_3fe7958477f45857<>+0(SB)/8, $0x3fe7958477f45857
+DATA const_3fe7958477f45857<>+8(SB)/8, $0x3fe7958477f45857
+DATA const_3fe7958477f45857<>+16(SB)/8, $0x3fe7958477f45857
+DATA const_3fe7958477f45857<>+24(SB)/8, $0x3fe7958477f45857
+DATA const_3fe7958477f45857<>+32(SB)/8, $0x3fe7958477f45857
+DATA const_3fe7958477f45857<>+40(SB)/8, $0x3fe7958477f45857
+DATA const_3fe7958477f45857<>+48(SB)/8, $0x3fe7958477f45857
+DATA const_3fe7958477f45857<>+56(SB)/8, $0x3fe7958477f45857
+GLOBL const_3fe7958477f45857<>(SB), RODATA|NOPTR, $64
+
+DATA const_8000000000000000<>+0(SB)/8, $0x8000000000000000
+DATA const_8000000000000000<>+8(SB)/8, $0x8000000000000000
+DATA const_8000000000000000<>+16(SB)/8, $0x8000000000000000
+DATA const_8000000000000000<>+24(SB)/8, $0x8000000000000000
+DATA const_8000000000000000<>+32(SB)/8, $0x8000000000000000
+DATA const_8000000000000000<>+40(SB)/8, $0x8000000000000000
+DATA const_8000000000000000<>+48(SB)/8, $0x8000000000000000
+DATA const_8000000000000000<>+56(SB)/8, $0x8000000000000000
+GLOBL const_8000000000000000<>(SB), RODATA|NOPTR, $64
+
+// func drawNormalAVX2(dst []float32, ctr *[4]uint32, keys *[20]uint32, mean float64, std float64)
+// Requires: AVX, AVX2
+TEXT ·drawNormalAVX2(SB), NOSPLIT, $0-56
+	MOVQ dst_base+0(FP), AX
+	MOVQ dst_len+8(FP), CX
+	MOVQ ctr+24(FP), DX
+	MOVQ keys+32(FP), BX
+	MOVL (DX), SI
+	SUBQ $+32, CX
+	JL   end
+
+loop:
+	VMOVQ        SI, X0
+	VPBROADCASTQ X0, Y0
+	VPADDQ       philox_order_AVX2<>+0(SB), Y0, Y0
+	ADDQ         $+4, SI
+	VPBROADCASTD 4(DX), Y1
+	VPBROADCASTD 8(DX), Y2
+	VPBROADCASTD 12(DX), Y3
+	VMOVQ        SI, X4
+	VPBROADCASTQ X4, Y4
+	VPADDQ       philox_order_AVX2<>+0(SB), Y4, Y4
+	ADDQ         $+4, SI
+	VPBROADCASTD 4(DX), Y5
+	VPBROADCASTD 8(DX), Y6
+	VPBROADCASTD 12(DX), Y7
+	VPBROADCASTD (BX), Y8
+	VPBROADCASTD 4(BX), Y9
+	VPMULUDQ     const_d2511f53<>+0(SB), Y0, Y0
+	VPMULUDQ     const_cd9e8d57<>+0(SB), Y2, Y2
+	VPSRLQ       $0x20, Y0, Y10
+	VPSRLQ       $0x20, Y2, Y11
+	VPXOR        Y1, Y11, Y11
+	VPXOR        Y8, Y11, Y11
+	VPXOR        Y3, Y10, Y10
+	VPXOR        Y9, Y10, Y10
+	VPMULUDQ     const_d2511f53<>+0(SB), Y4, Y1
+	VPMULUDQ     const_cd9e8d57<>+0(SB), Y6, Y3
+	VPSRLQ       $0x20, Y1, Y4
+	VPSRLQ       $0x20, Y3, Y6
+	VPXOR        Y5, Y6, Y6
+	VPXOR        Y8, Y6, Y6
+	VPXOR        Y7, Y4, Y4
+	VPXOR        Y9, Y4, Y4
+	VPBROADCASTD 8(BX), Y5
+	VPBROADCASTD 12(BX), Y7
+	VPMULUDQ     const_d2511f53<>+0(SB), Y11, Y8
+	VPMULUDQ     const_cd9e8d57<>+0(SB), Y10, Y9
+	VPSRLQ       $0x20, Y8, Y10
+	VPSRLQ       $0x20, Y9, Y11
+	VPXOR        Y2, Y11, Y11
+	VPXOR        Y5, Y11, Y11
+	VPXOR        Y0, Y10, Y10
+	VPXOR        Y7, Y10, Y10
+	VPMULUDQ     const_d2511f53<>+0(SB), Y6, Y0
+	VPMULUDQ     const_cd9e8d57<>+0(SB), Y4, Y2
+	VPSRLQ       $0x20, Y0, Y4
+	VPSRLQ       $0x20, Y2, Y6
+	VPXOR        Y3, Y6, Y6
+	VPXOR        Y5, Y6, Y6
+	VPXOR        Y1, Y4, Y4
+	VPXOR        Y7, Y4, Y4
+	VPBROADCASTD 16(BX), Y1
+	VPBROADCASTD 20(BX), Y3
+	VPMULUDQ     const_d2511f53<>+0(SB), Y11, Y5
+	VPMULUDQ     const_cd9e8d57<>+0(SB), Y10, Y7
+	VPSRLQ       $0x20, Y5, Y10
+	VPSRLQ       $0x20, Y7, Y11
+	VPXOR        Y9, Y11, Y11
+	VPXOR        Y1, Y11, Y11
+	VPXOR        Y8, Y10, Y10
+	VPXOR        Y3, Y10, Y10
+	VPMULUDQ     const_d2511f53<>+0(SB), Y6, Y6
+	VPMULUDQ     const_cd9e8d57<>+0(SB), Y4, Y4
+	VPSRLQ       $0x20, Y6, Y8
+	VPSRLQ       $0x20, Y4, Y9
+	VPXOR        Y2, Y9, Y9
+	VPXOR        Y1, Y9, Y9
+	VPXOR        Y0, Y8, Y8
+	VPXOR        Y3, Y8, Y8
+	VPBROADCASTD 24(BX), Y0
+	VPBROADCASTD 28(BX), Y1
+	VPMULUDQ     const_d2511f53<>+0(SB), Y11, Y2
+	VPMULUDQ     const_cd9e8d57<>+0(SB), Y10, Y3
+	VPSRLQ       $0x20, Y2, Y10
+	VPSRLQ       $0x20, Y3, Y11
+	VPXOR        Y7, Y11, Y11
+	VPXOR        Y0, Y11, Y11
+	VPXOR        Y5, Y10, Y10
+	VPXOR        Y1, Y10, Y10
+	VPMULUDQ     const_d2511f53<>+0(SB), Y9, Y5
+	VPMULUDQ     const_cd9e8d57<>+0(SB), Y8, Y7
+	VPSRLQ       $0x20, Y5, Y8
+	VPSRLQ       $0x20, Y7, Y9
+	VPXOR        Y4, Y9, Y9
+	VPXOR        Y0, Y9, Y9
+	VPXOR        Y6, Y8, Y8
+	VPXOR        Y1, Y8, Y8
+	VPBROADCASTD 32(BX), Y0
+	VPBROADCASTD 36(BX), Y1
+	VPMULUDQ     const_d2511f53<>+0(SB), Y11, Y4
+	VPMULUDQ     const_cd9e8d57<>+0(SB), Y10, Y6
+	VPSRLQ       $0x20, Y4, Y10
+	VPSRLQ       $0x20, Y6, Y11
+	VPXOR        Y3, Y11, Y11
+	VPXOR        Y0, Y11, Y11
+	VPXOR        Y2, Y10, Y10
+	VPXOR        Y1, Y10, Y10
+	VPMULUDQ     const_d2511f53<>+0(SB), Y9, Y2
+	VPMULUDQ     const_cd9e8d57<>+0(SB), Y8, Y3
+	VPSRLQ       $0x20, Y2, Y8
+	VPSRLQ       $0x20, Y3, Y9
+	VPXOR        Y7, Y9, Y9
+	VPXOR        Y0, Y9, Y9
+	VPXOR        Y5, Y8, Y8
+	VPXOR        Y1, Y8, Y8
+	VPBROADCASTD 40(BX), Y0
+	VPBROADCASTD 44(BX), Y1
+	VPMULUDQ     const_d2511f53<>+0(SB), Y11, Y5
+	VPMULUDQ     const_cd9e8d57<>+0(SB), Y10, Y7
+	VPSRLQ       $0x20, Y5, Y10
+	VPSRLQ       $0x20, Y7, Y11
+	VPXOR        Y6, Y11, Y11
+	VPXOR        Y0, Y11, Y11
+	VPXOR        Y4, Y10, Y10
+	VPXOR        Y1, Y10, Y10
+	VPMULUDQ     const_d2511f53<>+0(SB), Y9, Y4
+	VPMULUDQ     const_cd9e8d57<>+0(SB), Y8, Y6
+	VPSRLQ       $0x20, Y4, Y8
+	VPSRLQ       $0x20, Y6, Y9
+	VPXOR        Y3, Y9, Y9
+	VPXOR        Y0, Y9, Y9
+	VPXOR        Y2, Y8, Y8
+	VPXOR        Y1, Y8, Y8
+	VPBROADCASTD 48(BX), Y0
+	VPBROADCASTD 52(BX), Y1
+	VPMULUDQ     const_d2511f53<>+0(SB), Y11, Y2
+	VPMULUDQ     const_cd9e8d57<>+0(SB), Y10, Y3
+	VPSRLQ       $0x20, Y2, Y10
+	VPSRLQ       $0x20, Y3, Y11
+	VPXOR        Y7, Y11, Y11
+	VPXOR        Y0, Y11, Y11
+	VPXOR        Y5, Y10, Y10
+	VPXOR        Y1, Y10, Y10
+	VPMULUDQ     const_d2511f53<>+0(SB), Y9, Y5
+	VPMULUDQ     const_cd9e8d57<>+0(SB), Y8, Y7
+	VPSRLQ       $0x20, Y5, Y8
+	VPSRLQ       $0x20, Y7, Y9
+	VPXOR        Y6, Y9, Y9
+	VPXOR        Y0, Y9, Y9
+	VPXOR        Y4, Y8, Y8
+	VPXOR        Y1, Y8, Y8
+	VPBROADCASTD 56(BX), Y0
+	VPBROADCASTD 60(BX), Y1
+	VPMULUDQ     const_d2511f53<>+0(SB), Y11, Y4
+	VPMULUDQ     const_cd9e8d57<>+0(SB), Y10, Y6
+	VPSRLQ       $0x20, Y4, Y10
+	VPSRLQ       $0x20, Y6, Y11
+	VPXOR        Y3, Y11, Y11
+	VPXOR        Y0, Y11, Y11
+	VPXOR        Y2, Y10, Y10
+	VPXOR        Y1, Y10, Y10
+	VPMULUDQ     const_d2511f53<>+0(SB), Y9, Y2
+	VPMULUDQ     const_cd9e8d57<>+0(SB), Y8, Y3
+	VPSRLQ       $0x20, Y2, Y8
+	VPSRLQ       $0x20, Y3, Y9
+	VPXOR        Y7, Y9, Y9
+	VPXOR        Y0, Y9, Y9
+	VPXOR        Y5, Y8, Y8
+	VPXOR        Y1, Y8, Y8
+	VPBROADCASTD 64(BX), Y0
+	VPBROADCASTD 68(BX), Y1
+	VPMULUDQ     const_d2511f53<>+0(SB), Y11, Y5
+	VPMULUDQ     const_cd9e8d57<>+0(SB), Y10, Y7
+	VPSRLQ       $0x20, Y5, Y10
+	VPSRLQ       $0x20, Y7, Y11
+	VPXOR        Y6, Y11, Y11
+	VPXOR        Y0, Y11, Y11
+	VPXOR        Y4, Y10, Y10
+	VPXOR        Y1, Y10, Y10
+	VPMULUDQ     const_d2511f53<>+0(SB), Y9, Y4
+	VPMULUDQ     const_cd9e8d57<>+0(SB), Y8, Y6
+	VPSRLQ       $0x20, Y4, Y8
+	VPSRLQ       $0x20, Y6, Y9
+	VPXOR        Y3, Y9, Y9
+	VPXOR        Y0, Y9, Y9
+	VPXOR        Y2, Y8, Y8
+	VPXOR        Y1, Y8, Y8
+	VPBROADCASTD 72(BX), Y0
+	VPBROADCASTD 76(BX), Y1
+	VPMULUDQ     const_d2511f53<>+0(SB), Y11, Y2
+	VPMULUDQ     const_cd9e8d57<>+0(SB), Y10, Y3
+	VPSRLQ       $0x20, Y2, Y10
+	VPSRLQ       $0x20, Y3, Y11
+	VPXOR        Y7, Y11, Y11
+	VPXOR        Y0, Y11, Y11
+	VPXOR        Y5, Y10, Y10
+	VPXOR        Y1, Y10, Y10
+	VPMULUDQ     const_d2511f53<>+0(SB), Y9, Y5
+	VPMULUDQ     const_cd9e8d57<>+0(SB), Y8, Y7
+	VPSRLQ       $0x20, Y5, Y8
+	VPSRLQ       $0x20, Y7, Y9
+	VPXOR        Y6, Y9, Y9
+	VPXOR        Y0, Y9, Y9
+	VPXOR        Y4, Y8, Y8
+	VPXOR        Y1, Y8, Y8
+	VPSLLQ       $0x20, Y3, Y3
+	VPBLENDD     $0xaa, Y3, Y11, Y0
+	VPSLLQ       $0x20, Y2, Y2
+	VPBLENDD     $0xaa, Y2, Y10, Y1
+	VPUNPCKLQDQ  Y1, Y0, Y2
+	VPUNPCKHQDQ  Y1, Y0, Y0
+	VPSLLQ       $0x20, Y7, Y7
+	VPBLENDD     $0xaa, Y7, Y9, Y1
+	VPSLLQ       $0x20, Y5, Y5
+	VPBLENDD     $0xaa, Y5, Y8, Y3
+	VPUNPCKLQDQ  Y3, Y1, Y4
+	VPUNPCKHQDQ  Y3, Y1, Y1
+	VEXTRACTI128 $0x00, Y2, X3
+	VPMOVZXDQ    X3, Y3
+	VMOVUPD      const_4330000000000000<>+0(SB), Y5
+	VORPD        Y5, Y3, Y3
+	VSUBPD       const_4330000000000000<>+0(SB), Y3, Y3
+	VADDPD       const_3fe0000000000000<>+0(SB), Y3, Y3
+	VMULPD       const_3df0000000000000<>+0(SB), Y3, Y3
+	VSUBPD       const_3fe0000000000000<>+0(SB), Y3, Y3
+	VANDPD       const_7fffffffffffffff<>+0(SB), Y3, Y5
+	VMOVUPD      const_3fc71eb851eb851f<>+0(SB), Y6
+	VMULPD       Y3, Y3, Y7
+	VSUBPD       Y7, Y6, Y6
+	VMOVUPD      const_404d8dfffda6b45f<>+0(SB), Y7
+	VMULPD       Y6, Y7, Y7
+	VADDPD       const_4063e950f41916fd<>+0(SB), Y7, Y7
+	VMULPD       Y6, Y7, Y7
+	VADDPD       const_40493796390da3e9<>+0(SB), Y7, Y7
+	VMULPD       Y6, Y7, Y7
+	VADDPD       const_400b18d909d4bc9c<>+0(SB), Y7, Y7
+	VMULPD       Y7, Y3, Y7
+	VMOVUPD      const_4050cc010ac1fae2<>+0(SB), Y8
+	VMULPD       Y6, Y8, Y8
+	VADDPD       const_4053b07f1a004b18<>+0(SB), Y8, Y8
+	VMULPD       Y6, Y8, Y8
+	VADDPD       const_4031e529d389bb91<>+0(SB), Y8, Y8
+	VMULPD       Y6, Y8, Y6
+	VADDPD       const_3ff0000000000000<>+0(SB), Y6, Y6
+	VCMPPD       $0x1e, const_3fdb333333333333<>+0(SB), Y5, Y8
+	VMOVMSKPD    Y8, DI
+	TESTL        DI, DI
+	JZ           near4
+	VMOVUPD      const_3fe0000000000000<>+0(SB), Y9
+	VSUBPD       Y5, Y9, Y5
+	VPSRLQ       $0x34, Y5, Y9
+	VMOVUPD      const_4330000000000000<>+0(SB), Y10
+	VORPD        Y10, Y9, Y9
+	VSUBPD       const_43300000000003fe<>+0(SB), Y9, Y9
+	VANDPD       const_000fffffffffffff<>+0(SB), Y5, Y5
+	VMOVUPD      const_3fe0000000000000<>+0(SB), Y10
+	VORPD        Y10, Y5, Y5
+	VCMPPD       $0x11, const_3fe6a09e667f3bcd<>+0(SB), Y5, Y10
+	VSUBPD       const_3ff0000000000000<>+0(SB), Y9, Y11
+	VBLENDVPD    Y10, Y11, Y9, Y9
+	VADDPD       Y5, Y5, Y11
+	VBLENDVPD    Y10, Y11, Y5, Y5
+	VSUBPD       const_3ff0000000000000<>+0(SB), Y5, Y5
+	VMOVUPD      const_4000000000000000<>+0(SB), Y10
+	VADDPD       Y5, Y10, Y10
+	VDIVPD       Y10, Y5, Y10
+	VMULPD       Y10, Y10, Y11
+	VMOVUPD      const_3fa47ae147ae147b<>+0(SB), Y12
+	VMULPD       Y11, Y12, Y12
+	VADDPD       const_3fa642c8590b2164<>+0(SB), Y12, Y12
+	VMULPD       Y11, Y12, Y12
+	VADDPD       const_3fa8618618618618<>+0(SB), Y12, Y12
+	VMULPD       Y11, Y12, Y12
+	VADDPD       const_3faaf286bca1af28<>+0(SB), Y12, Y12
+	VMULPD       Y11, Y12, Y12
+	VADDPD       const_3fae1e1e1e1e1e1e<>+0(SB), Y12, Y12
+	VMULPD       Y11, Y12, Y12
+	VADDPD       const_3fb1111111111111<>+0(SB), Y12, Y12
+	VMULPD       Y11, Y12, Y12
+	VADDPD       const_3fb3b13b13b13b14<>+0(SB), Y12, Y12
+	VMULPD       Y11, Y12, Y12
+	VADDPD       const_3fb745d1745d1746<>+0(SB), Y12, Y12
+	VMULPD       Y11, Y12, Y12
+	VADDPD       const_3fbc71c71c71c71c<>+0(SB), Y12, Y12
+	VMULPD       Y11, Y12, Y12
+	VADDPD       const_3fc2492492492492<>+0(SB), Y12, Y12
+	VMULPD       Y11, Y12, Y12
+	VADDPD       const_3fc999999999999a<>+0(SB), Y12, Y12
+	VMULPD       Y11, Y12, Y12
+	VADDPD       const_3fd5555555555555<>+0(SB), Y12, Y12
+	VADDPD       Y11, Y11, Y11
+	VMULPD       Y12, Y11, Y11
+	VMULPD       const_3fe0000000000000<>+0(SB), Y5, Y12
+	VMULPD       Y5, Y12, Y12
+	VADDPD       Y11, Y12, Y11
+	VMULPD       Y11, Y10, Y10
+	VMULPD       const_3dea39ef35793c76<>+0(SB), Y9, Y11
+	VADDPD       Y11, Y10, Y10
+	VSUBPD       Y10, Y12, Y10
+	VSUBPD       Y5, Y10, Y5
+	VMULPD       const_3fe62e42fee00000<>+0(SB), Y9, Y9
+	VSUBPD       Y9, Y5, Y5
+	VSQRTPD      Y5, Y5
+	VSUBPD       const_3ff999999999999a<>+0(SB), Y5, Y5
+	VMOVUPD      const_3fc5ca5d9e73a27f<>+0(SB), Y9
+	VMULPD       Y5, Y9, Y9
+	VADDPD       const_3ff4e85c1fd3946e<>+0(SB), Y9, Y9
+	VMULPD       Y5, Y9, Y9
+	VADDPD       const_40060df53a2946a0<>+0(SB), Y9, Y9
+	VMULPD       Y5, Y9, Y9
+	VADDPD       const_3ff6c6662aba0f71<>+0(SB), Y9, Y9
+	VMOVUPD      const_3fbec62b71e28a3d<>+0(SB), Y10
+	VMULPD       Y5, Y10, Y10
+	VADDPD       const_3fe7958477f45857<>+0(SB), Y10, Y10
+	VMULPD       Y5, Y10, Y5
+	VADDPD       const_3ff0000000000000<>+0(SB), Y5, Y5
+	VANDPD       const_8000000000000000<>+0(SB), Y3, Y3
+	VORPD        Y3, Y9, Y3
+	VBLENDVPD    Y8, Y3, Y7, Y7
+	VBLENDVPD    Y8, Y5, Y6, Y6
+
+near4:
+	VBROADCASTSD mean+40(FP), Y3
+	VDIVPD       Y6, Y7, Y5
+	VBROADCASTSD std+48(FP), Y6
+	VMULPD       Y6, Y5, Y5
+	VADDPD       Y5, Y3, Y3
+	VCVTPD2PSY   Y3, X3
+	VMOVUPS      X3, (AX)
+	VEXTRACTI128 $0x01, Y2, X2
+	VPMOVZXDQ    X2, Y2
+	VMOVUPD      const_4330000000000000<>+0(SB), Y3
+	VORPD        Y3, Y2, Y2
+	VSUBPD       const_4330000000000000<>+0(SB), Y2, Y2
+	VADDPD       const_3fe0000000000000<>+0(SB), Y2, Y2
+	VMULPD       const_3df0000000000000<>+0(SB), Y2, Y2
+	VSUBPD       const_3fe0000000000000<>+0(SB), Y2, Y2
+	VANDPD       const_7fffffffffffffff<>+0(SB), Y2, Y3
+	VMOVUPD      const_3fc71eb851eb851f<>+0(SB), Y5
+	VMULPD       Y2, Y2, Y6
+	VSUBPD       Y6, Y5, Y5
+	VMOVUPD      const_404d8dfffda6b45f<>+0(SB), Y6
+	VMULPD       Y5, Y6, Y6
+	VADDPD       const_4063e950f41916fd<>+0(SB), Y6, Y6
+	VMULPD       Y5, Y6, Y6
+	VADDPD       const_40493796390da3e9<>+0(SB), Y6, Y6
+	VMULPD       Y5, Y6, Y6
+	VADDPD       const_400b18d909d4bc9c<>+0(SB), Y6, Y6
+	VMULPD       Y6, Y2, Y6
+	VMOVUPD      const_4050cc010ac1fae2<>+0(SB), Y7
+	VMULPD       Y5, Y7, Y7
+	VADDPD       const_4053b07f1a004b18<>+0(SB), Y7, Y7
+	VMULPD       Y5, Y7, Y7
+	VADDPD       const_4031e529d389bb91<>+0(SB), Y7, Y7
+	VMULPD       Y5, Y7, Y5
+	VADDPD       const_3ff0000000000000<>+0(SB), Y5, Y5
+	VCMPPD       $0x1e, const_3fdb333333333333<>+0(SB), Y3, Y7
+	VMOVMSKPD    Y7, DI
+	TESTL        DI, DI
+	JZ           near5
+	VMOVUPD      const_3fe0000000000000<>+0(SB), Y8
+	VSUBPD       Y3, Y8, Y3
+	VPSRLQ       $0x34, Y3, Y8
+	VMOVUPD      const_4330000000000000<>+0(SB), Y9
+	VORPD        Y9, Y8, Y8
+	VSUBPD       const_43300000000003fe<>+0(SB), Y8, Y8
+	VANDPD       const_000fffffffffffff<>+0(SB), Y3, Y3
+	VMOVUPD      const_3fe0000000000000<>+0(SB), Y9
+	VORPD        Y9, Y3, Y3
+	VCMPPD       $0x11, const_3fe6a09e667f3bcd<>+0(SB), Y3, Y9
+	VSUBPD       const_3ff0000000000000<>+0(SB), Y8, Y10
+	VBLENDVPD    Y9, Y10, Y8, Y8
+	VADDPD       Y3, Y3, Y10
+	VBLENDVPD    Y9, Y10, Y3, Y3
+	VSUBPD       const_3ff0000000000000<>+0(SB), Y3, Y3
+	VMOVUPD      const_4000000000000000<>+0(SB), Y9
+	VADDPD       Y3, Y9, Y9
+	VDIVPD       Y9, Y3, Y9
+	VMULPD       Y9, Y9, Y10
+	VMOVUPD      const_3fa47ae147ae147b<>+0(SB), Y11
+	VMULPD       Y10, Y11, Y11
+	VADDPD       const_3fa642c8590b2164<>+0(SB), Y11, Y11
+	VMULPD       Y10, Y11, Y11
+	VADDPD       const_3fa8618618618618<>+0(SB), Y11, Y11
+	VMULPD       Y10, Y11, Y11
+	VADDPD       const_3faaf286bca1af28<>+0(SB), Y11, Y11
+	VMULPD       Y10, Y11, Y11
+	VADDPD       const_3fae1e1e1e1e1e1e<>+0(SB), Y11, Y11
+	VMULPD       Y10, Y11, Y11
+	VADDPD       const_3fb1111111111111<>+0(SB), Y11, Y11
+	VMULPD       Y10, Y11, Y11
+	VADDPD       const_3fb3b13b13b13b14<>+0(SB), Y11, Y11
+	VMULPD       Y10, Y11, Y11
+	VADDPD       const_3fb745d1745d1746<>+0(SB), Y11, Y11
+	VMULPD       Y10, Y11, Y11
+	VADDPD       const_3fbc71c71c71c71c<>+0(SB), Y11, Y11
+	VMULPD       Y10, Y11, Y11
+	VADDPD       const_3fc2492492492492<>+0(SB), Y11, Y11
+	VMULPD       Y10, Y11, Y11
+	VADDPD       const_3fc999999999999a<>+0(SB), Y11, Y11
+	VMULPD       Y10, Y11, Y11
+	VADDPD       const_3fd5555555555555<>+0(SB), Y11, Y11
+	VADDPD       Y10, Y10, Y10
+	VMULPD       Y11, Y10, Y10
+	VMULPD       const_3fe0000000000000<>+0(SB), Y3, Y11
+	VMULPD       Y3, Y11, Y11
+	VADDPD       Y10, Y11, Y10
+	VMULPD       Y10, Y9, Y9
+	VMULPD       const_3dea39ef35793c76<>+0(SB), Y8, Y10
+	VADDPD       Y10, Y9, Y9
+	VSUBPD       Y9, Y11, Y9
+	VSUBPD       Y3, Y9, Y3
+	VMULPD       const_3fe62e42fee00000<>+0(SB), Y8, Y8
+	VSUBPD       Y8, Y3, Y3
+	VSQRTPD      Y3, Y3
+	VSUBPD       const_3ff999999999999a<>+0(SB), Y3, Y3
+	VMOVUPD      const_3fc5ca5d9e73a27f<>+0(SB), Y8
+	VMULPD       Y3, Y8, Y8
+	VADDPD       const_3ff4e85c1fd3946e<>+0(SB), Y8, Y8
+	VMULPD       Y3, Y8, Y8
+	VADDPD       const_40060df53a2946a0<>+0(SB), Y8, Y8
+	VMULPD       Y3, Y8, Y8
+	VADDPD       const_3ff6c6662aba0f71<>+0(SB), Y8, Y8
+	VMOVUPD      const_3fbec62b71e28a3d<>+0(SB), Y9
+	VMULPD       Y3, Y9, Y9
+	VADDPD       const_3fe7958477f45857<>+0(SB), Y9, Y9
+	VMULPD       Y3, Y9, Y3
+	VADDPD       const_3ff0000000000000<>+0(SB), Y3, Y3
+	VANDPD       const_8000000000000000<>+0(SB), Y2, Y2
+	VORPD        Y2, Y8, Y2
+	VBLENDVPD    Y7, Y2, Y6, Y6
+	VBLENDVPD    Y7, Y3, Y5, Y5
+
+near5:
+	VBROADCASTSD mean+40(FP), Y2
+	VDIVPD       Y5, Y6, Y3
+	VBROADCASTSD std+48(FP), Y5
+	VMULPD       Y5, Y3, Y3
+	VADDPD       Y3, Y2, Y2
+	VCVTPD2PSY   Y2, X2
+	VMOVUPS      X2, 16(AX)
+	VEXTRACTI128 $0x00, Y0, X2
+	VPMOVZXDQ    X2, Y2
+	VMOVUPD      const_4330000000000000<>+0(SB), Y3
+	VORPD        Y3, Y2, Y2
+	VSUBPD       const_4330000000000000<>+0(SB), Y2, Y2
+	VADDPD       const_3fe0000000000000<>+0(SB), Y2, Y2
+	VMULPD       const_3df0000000000000<>+0(SB), Y2, Y2
+	VSUBPD       const_3fe0000000000000<>+0(SB), Y2, Y2
+	VANDPD       const_7fffffffffffffff<>+0(SB), Y2, Y3
+	VMOVUPD      const_3fc71eb851eb851f<>+0(SB), Y5
+	VMULPD       Y2, Y2, Y6
+	VSUBPD       Y6, Y5, Y5
+	VMOVUPD      const_404d8dfffda6b45f<>+0(SB), Y6
+	VMULPD       Y5, Y6, Y6
+	VADDPD       const_4063e950f41916fd<>+0(SB), Y6, Y6
+	VMULPD       Y5, Y6, Y6
+	VADDPD       const_40493796390da3e9<>+0(SB), Y6, Y6
+	VMULPD       Y5, Y6, Y6
+	VADDPD       const_400b18d909d4bc9c<>+0(SB), Y6, Y6
+	VMULPD       Y6, Y2, Y6
+	VMOVUPD      const_4050cc010ac1fae2<>+0(SB), Y7
+	VMULPD       Y5, Y7, Y7
+	VADDPD       const_4053b07f1a004b18<>+0(SB), Y7, Y7
+	VMULPD       Y5, Y7, Y7
+	VADDPD       const_4031e529d389bb91<>+0(SB), Y7, Y7
+	VMULPD       Y5, Y7, Y5
+	VADDPD       const_3ff0000000000000<>+0(SB), Y5, Y5
+	VCMPPD       $0x1e, const_3fdb333333333333<>+0(SB), Y3, Y7
+	VMOVMSKPD    Y7, DI
+	TESTL        DI, DI
+	JZ           near6
+	VMOVUPD      const_3fe0000000000000<>+0(SB), Y8
+	VSUBPD       Y3, Y8, Y3
+	VPSRLQ       $0x34, Y3, Y8
+	VMOVUPD      const_4330000000000000<>+0(SB), Y9
+	VORPD        Y9, Y8, Y8
+	VSUBPD       const_43300000000003fe<>+0(SB), Y8, Y8
+	VANDPD       const_000fffffffffffff<>+0(SB), Y3, Y3
+	VMOVUPD      const_3fe0000000000000<>+0(SB), Y9
+	VORPD        Y9, Y3, Y3
+	VCMPPD       $0x11, const_3fe6a09e667f3bcd<>+0(SB), Y3, Y9
+	VSUBPD       const_3ff0000000000000<>+0(SB), Y8, Y10
+	VBLENDVPD    Y9, Y10, Y8, Y8
+	VADDPD       Y3, Y3, Y10
+	VBLENDVPD    Y9, Y10, Y3, Y3
+	VSUBPD       const_3ff0000000000000<>+0(SB), Y3, Y3
+	VMOVUPD      const_4000000000000000<>+0(SB), Y9
+	VADDPD       Y3, Y9, Y9
+	VDIVPD       Y9, Y3, Y9
+	VMULPD       Y9, Y9, Y10
+	VMOVUPD      const_3fa47ae147ae147b<>+0(SB), Y11
+	VMULPD       Y10, Y11, Y11
+	VADDPD       const_3fa642c8590b2164<>+0(SB), Y11, Y11
+	VMULPD       Y10, Y11, Y11
+	VADDPD       const_3fa8618618618618<>+0(SB), Y11, Y11
+	VMULPD       Y10, Y11, Y11
+	VADDPD       const_3faaf286bca1af28<>+0(SB), Y11, Y11
+	VMULPD       Y10, Y11, Y11
+	VADDPD       const_3fae1e1e1e1e1e1e<>+0(SB), Y11, Y11
+	VMULPD       Y10, Y11, Y11
+	VADDPD       const_3fb1111111111111<>+0(SB), Y11, Y11
+	VMULPD       Y10, Y11, Y11
+	VADDPD       const_3fb3b13b13b13b14<>+0(SB), Y11, Y11
+	VMULPD       Y10, Y11, Y11
+	VADDPD       const_3fb745d1745d1746<>+0(SB), Y11, Y11
+	VMULPD       Y10, Y11, Y11
+	VADDPD       const_3fbc71c71c71c71c<>+0(SB), Y11, Y11
+	VMULPD       Y10, Y11, Y11
+	VADDPD       const_3fc2492492492492<>+0(SB), Y11, Y11
+	VMULPD       Y10, Y11, Y11
+	VADDPD       const_3fc999999999999a<>+0(SB), Y11, Y11
+	VMULPD       Y10, Y11, Y11
+	VADDPD       const_3fd5555555555555<>+0(SB), Y11, Y11
+	VADDPD       Y10, Y10, Y10
+	VMULPD       Y11, Y10, Y10
+	VMULPD       const_3fe0000000000000<>+0(SB), Y3, Y11
+	VMULPD       Y3, Y11, Y11
+	VADDPD       Y10, Y11, Y10
+	VMULPD       Y10, Y9, Y9
+	VMULPD       const_3dea39ef35793c76<>+0(SB), Y8, Y10
+	VADDPD       Y10, Y9, Y9
+	VSUBPD       Y9, Y11, Y9
+	VSUBPD       Y3, Y9, Y3
+	VMULPD       const_3fe62e42fee00000<>+0(SB), Y8, Y8
+	VSUBPD       Y8, Y3, Y3
+	VSQRTPD      Y3, Y3
+	VSUBPD       const_3ff999999999999a<>+0(SB), Y3, Y3
+	VMOVUPD      const_3fc5ca5d9e73a27f<>+0(SB), Y8
+	VMULPD       Y3, Y8, Y8
+	VADDPD       const_3ff4e85c1fd3946e<>+0(SB), Y8, Y8
+	VMULPD       Y3, Y8, Y8
+	VADDPD       const_40060df53a2946a0<>+0(SB), Y8, Y8
+	VMULPD       Y3, Y8, Y8
+	VADDPD       const_3ff6c6662aba0f71<>+0(SB), Y8, Y8
+	VMOVUPD      const_3fbec62b71e28a3d<>+0(SB), Y9
+	VMULPD       Y3, Y9, Y9
+	VADDPD       const_3fe7958477f45857<>+0(SB), Y9, Y9
+	VMULPD       Y3, Y9, Y3
+	VADDPD       const_3ff0000000000000<>+0(SB), Y3, Y3
+	VANDPD       const_8000000000000000<>+0(SB), Y2, Y2
+	VORPD        Y2, Y8, Y2
+	VBLENDVPD    Y7, Y2, Y6, Y6
+	VBLENDVPD    Y7, Y3, Y5, Y5
+
+near6:
+	VBROADCASTSD mean+40(FP), Y2
+	VDIVPD       Y5, Y6, Y3
+	VBROADCASTSD std+48(FP), Y5
+	VMULPD       Y5, Y3, Y3
+	VADDPD       Y3, Y2, Y2
+	VCVTPD2PSY   Y2, X2
+	VMOVUPS      X2, 32(AX)
+	VEXTRACTI128 $0x01, Y0, X0
+	VPMOVZXDQ    X0, Y0
+	VMOVUPD      const_4330000000000000<>+0(SB), Y2
+	VORPD        Y2, Y0, Y0
+	VSUBPD       const_4330000000000000<>+0(SB), Y0, Y0
+	VADDPD       const_3fe0000000000000<>+0(SB), Y0, Y0
+	VMULPD       const_3df0000000000000<>+0(SB), Y0, Y0
+	VSUBPD       const_3fe0000000000000<>+0(SB), Y0, Y0
+	VANDPD       const_7fffffffffffffff<>+0(SB), Y0, Y2
+	VMOVUPD      const_3fc71eb851eb851f<>+0(SB), Y3
+	VMULPD       Y0, Y0, Y5
+	VSUBPD       Y5, Y3, Y3
+	VMOVUPD      const_404d8dfffda6b45f<>+0(SB), Y5
+	VMULPD       Y3, Y5, Y5
+	VADDPD       const_4063e950f41916fd<>+0(SB), Y5, Y5
+	VMULPD       Y3, Y5, Y5
+	VADDPD       const_40493796390da3e9<>+0(SB), Y5, Y5
+	VMULPD       Y3, Y5, Y5
+	VADDPD       const_400b18d909d4bc9c<>+0(SB), Y5, Y5
+	VMULPD       Y5, Y0, Y5
+	VMOVUPD      const_4050cc010ac1fae2<>+0(SB), Y6
+	VMULPD       Y3, Y6, Y6
+	VADDPD       const_4053b07f1a004b18<>+0(SB), Y6, Y6
+	VMULPD       Y3, Y6, Y6
+	VADDPD       const_4031e529d389bb91<>+0(SB), Y6, Y6
+	VMULPD       Y3, Y6, Y3
+	VADDPD       const_3ff0000000000000<>+0(SB), Y3, Y3
+	VCMPPD       $0x1e, const_3fdb333333333333<>+0(SB), Y2, Y6
+	VMOVMSKPD    Y6, DI
+	TESTL        DI, DI
+	JZ           near7
+	VMOVUPD      const_3fe0000000000000<>+0(SB), Y7
+	VSUBPD       Y2, Y7, Y2
+	VPSRLQ       $0x34, Y2, Y7
+	VMOVUPD      const_4330000000000000<>+0(SB), Y8
+	VORPD        Y8, Y7, Y7
+	VSUBPD       const_43300000000003fe<>+0(SB), Y7, Y7
+	VANDPD       const_000fffffffffffff<>+0(SB), Y2, Y2
+	VMOVUPD      const_3fe0000000000000<>+0(SB), Y8
+	VORPD        Y8, Y2, Y2
+	VCMPPD       $0x11, const_3fe6a09e667f3bcd<>+0(SB), Y2, Y8
+	VSUBPD       const_3ff0000000000000<>+0(SB), Y7, Y9
+	VBLENDVPD    Y8, Y9, Y7, Y7
+	VADDPD       Y2, Y2, Y9
+	VBLENDVPD    Y8, Y9, Y2, Y2
+	VSUBPD       const_3ff0000000000000<>+0(SB), Y2, Y2
+	VMOVUPD      const_4000000000000000<>+0(SB), Y8
+	VADDPD       Y2, Y8, Y8
+	VDIVPD       Y8, Y2, Y8
+	VMULPD       Y8, Y8, Y9
+	VMOVUPD      const_3fa47ae147ae147b<>+0(SB), Y10
+	VMULPD       Y9, Y10, Y10
+	VADDPD       const_3fa642c8590b2164<>+0(SB), Y10, Y10
+	VMULPD       Y9, Y10, Y10
+	VADDPD       const_3fa8618618618618<>+0(SB), Y10, Y10
+	VMULPD       Y9, Y10, Y10
+	VADDPD       const_3faaf286bca1af28<>+0(SB), Y10, Y10
+	VMULPD       Y9, Y10, Y10
+	VADDPD       const_3fae1e1e1e1e1e1e<>+0(SB), Y10, Y10
+	VMULPD       Y9, Y10, Y10
+	VADDPD       const_3fb1111111111111<>+0(SB), Y10, Y10
+	VMULPD       Y9, Y10, Y10
+	VADDPD       const_3fb3b13b13b13b14<>+0(SB), Y10, Y10
+	VMULPD       Y9, Y10, Y10
+	VADDPD       const_3fb745d1745d1746<>+0(SB), Y10, Y10
+	VMULPD       Y9, Y10, Y10
+	VADDPD       const_3fbc71c71c71c71c<>+0(SB), Y10, Y10
+	VMULPD       Y9, Y10, Y10
+	VADDPD       const_3fc2492492492492<>+0(SB), Y10, Y10
+	VMULPD       Y9, Y10, Y10
+	VADDPD       const_3fc999999999999a<>+0(SB), Y10, Y10
+	VMULPD       Y9, Y10, Y10
+	VADDPD       const_3fd5555555555555<>+0(SB), Y10, Y10
+	VADDPD       Y9, Y9, Y9
+	VMULPD       Y10, Y9, Y9
+	VMULPD       const_3fe0000000000000<>+0(SB), Y2, Y10
+	VMULPD       Y2, Y10, Y10
+	VADDPD       Y9, Y10, Y9
+	VMULPD       Y9, Y8, Y8
+	VMULPD       const_3dea39ef35793c76<>+0(SB), Y7, Y9
+	VADDPD       Y9, Y8, Y8
+	VSUBPD       Y8, Y10, Y8
+	VSUBPD       Y2, Y8, Y2
+	VMULPD       const_3fe62e42fee00000<>+0(SB), Y7, Y7
+	VSUBPD       Y7, Y2, Y2
+	VSQRTPD      Y2, Y2
+	VSUBPD       const_3ff999999999999a<>+0(SB), Y2, Y2
+	VMOVUPD      const_3fc5ca5d9e73a27f<>+0(SB), Y7
+	VMULPD       Y2, Y7, Y7
+	VADDPD       const_3ff4e85c1fd3946e<>+0(SB), Y7, Y7
+	VMULPD       Y2, Y7, Y7
+	VADDPD       const_40060df53a2946a0<>+0(SB), Y7, Y7
+	VMULPD       Y2, Y7, Y7
+	VADDPD       const_3ff6c6662aba0f71<>+0(SB), Y7, Y7
+	VMOVUPD      const_3fbec62b71e28a3d<>+0(SB), Y8
+	VMULPD       Y2, Y8, Y8
+	VADDPD       const_3fe7958477f45857<>+0(SB), Y8, Y8
+	VMULPD       Y2, Y8, Y2
+	VADDPD       const_3ff0000000000000<>+0(SB), Y2, Y2
+	VANDPD       const_8000000000000000<>+0(SB), Y0, Y0
+	VORPD        Y0, Y7, Y0
+	VBLENDVPD    Y6, Y0, Y5, Y5
+	VBLENDVPD    Y6, Y2, Y3, Y3
+
+near7:
+	VBROADCASTSD mean+40(FP), Y0
+	VDIVPD       Y3, Y5, Y2
+	VBROADCASTSD std+48(FP), Y3
+	VMULPD       Y3, Y2, Y2
+	VADDPD       Y2, Y0, Y0
+	VCVTPD2PSY   Y0, X0
+	VMOVUPS      X0, 48(AX)
+	VEXTRACTI128 $0x00, Y4, X0
+	VPMOVZXDQ    X0, Y0
+	VMOVUPD      const_4330000000000000<>+0(SB), Y2
+	VORPD        Y2, Y0, Y0
+	VSUBPD       const_4330000000000000<>+0(SB), Y0, Y0
+	VADDPD       const_3fe0000000000000<>+0(SB), Y0, Y0
+	VMULPD       const_3df0000000000000<>+0(SB), Y0, Y0
+	VSUBPD       const_3fe0000000000000<>+0(SB), Y0, Y0
+	VANDPD       const_7fffffffffffffff<>+0(SB), Y0, Y2
+	VMOVUPD      const_3fc71eb851eb851f<>+0(SB), Y3
+	VMULPD       Y0, Y0, Y5
+	VSUBPD       Y5, Y3, Y3
+	VMOVUPD      const_404d8dfffda6b45f<>+0(SB), Y5
+	VMULPD       Y3, Y5, Y5
+	VADDPD       const_4063e950f41916fd<>+0(SB), Y5, Y5
+	VMULPD       Y3, Y5, Y5
+	VADDPD       const_40493796390da3e9<>+0(SB), Y5, Y5
+	VMULPD       Y3, Y5, Y5
+	VADDPD       const_400b18d909d4bc9c<>+0(SB), Y5, Y5
+	VMULPD       Y5, Y0, Y5
+	VMOVUPD      const_4050cc010ac1fae2<>+0(SB), Y6
+	VMULPD       Y3, Y6, Y6
+	VADDPD       const_4053b07f1a004b18<>+0(SB), Y6, Y6
+	VMULPD       Y3, Y6, Y6
+	VADDPD       const_4031e529d389bb91<>+0(SB), Y6, Y6
+	VMULPD       Y3, Y6, Y3
+	VADDPD       const_3ff0000000000000<>+0(SB), Y3, Y3
+	VCMPPD       $0x1e, const_3fdb333333333333<>+0(SB), Y2, Y6
+	VMOVMSKPD    Y6, DI
+	TESTL        DI, DI
+	JZ           near8
+	VMOVUPD      const_3fe0000000000000<>+0(SB), Y7
+	VSUBPD       Y2, Y7, Y2
+	VPSRLQ       $0x34, Y2, Y7
+	VMOVUPD      const_4330000000000000<>+0(SB), Y8
+	VORPD        Y8, Y7, Y7
+	VSUBPD       const_43300000000003fe<>+0(SB), Y7, Y7
+	VANDPD       const_000fffffffffffff<>+0(SB), Y2, Y2
+	VMOVUPD      const_3fe0000000000000<>+0(SB), Y8
+	VORPD        Y8, Y2, Y2
+	VCMPPD       $0x11, const_3fe6a09e667f3bcd<>+0(SB), Y2, Y8
+	VSUBPD       const_3ff0000000000000<>+0(SB), Y7, Y9
+	VBLENDVPD    Y8, Y9, Y7, Y7
+	VADDPD       Y2, Y2, Y9
+	VBLENDVPD    Y8, Y9, Y2, Y2
+	VSUBPD       const_3ff0000000000000<>+0(SB), Y2, Y2
+	VMOVUPD      const_4000000000000000<>+0(SB), Y8
+	VADDPD       Y2, Y8, Y8
+	VDIVPD       Y8, Y2, Y8
+	VMULPD       Y8, Y8, Y9
+	VMOVUPD      const_3fa47ae147ae147b<>+0(SB), Y10
+	VMULPD       Y9, Y10, Y10
+	VADDPD       const_3fa642c8590b2164<>+0(SB), Y10, Y10
+	VMULPD       Y9, Y10, Y10
+	VADDPD       const_3fa8618618618618<>+0(SB), Y10, Y10
+	VMULPD       Y9, Y10, Y10
+	VADDPD       const_3faaf286bca1af28<>+0(SB), Y10, Y10
+	VMULPD       Y9, Y10, Y10
+	VADDPD       const_3fae1e1e1e1e1e1e<>+0(SB), Y10, Y10
+	VMULPD       Y9, Y10, Y10
+	VADDPD       const_3fb1111111111111<>+0(SB), Y10, Y10
+	VMULPD       Y9, Y10, Y10
+	VADDPD       const_3fb3b13b13b13b14<>+0(SB), Y10, Y10
+	VMULPD       Y9, Y10, Y10
+	VADDPD       const_3fb745d1745d1746<>+0(SB), Y10, Y10
+	VMULPD       Y9, Y10, Y10
+	VADDPD       const_3fbc71c71c71c71c<>+0(SB), Y10, Y10
+	VMULPD       Y9, Y10, Y10
+	VADDPD       const_3fc2492492492492<>+0(SB), Y10, Y10
+	VMULPD       Y9, Y10, Y10
+	VADDPD       const_3fc999999999999a<>+0(SB), Y10, Y10
+	VMULPD       Y9, Y10, Y10
+	VADDPD       const_3fd5555555555555<>+0(SB), Y10, Y10
+	VADDPD       Y9, Y9, Y9
+	VMULPD       Y10, Y9, Y9
+	VMULPD       const_3fe0000000000000<>+0(SB), Y2, Y10
+	VMULPD       Y2, Y10, Y10
+	VADDPD       Y9, Y10, Y9
+	VMULPD       Y9, Y8, Y8
+	VMULPD       const_3dea39ef35793c76<>+0(SB), Y7, Y9
+	VADDPD       Y9, Y8, Y8
+	VSUBPD       Y8, Y10, Y8
+	VSUBPD       Y2, Y8, Y2
+	VMULPD       const_3fe62e42fee00000<>+0(SB), Y7, Y7
+	VSUBPD       Y7, Y2, Y2
+	VSQRTPD      Y2, Y2
+	VSUBPD       const_3ff999999999999a<>+0(SB), Y2, Y2
+	VMOVUPD      const_3fc5ca5d9e73a27f<>+0(SB), Y7
+	VMULPD       Y2, Y7, Y7
+	VADDPD       const_3ff4e85c1fd3946e<>+0(SB), Y7, Y7
+	VMULPD       Y2, Y7, Y7
+	VADDPD       const_40060df53a2946a0<>+0(SB), Y7, Y7
+	VMULPD       Y2, Y7, Y7
+	VADDPD       const_3ff6c6662aba0f71<>+0(SB), Y7, Y7
+	VMOVUPD      const_3fbec62b71e28a3d<>+0(SB), Y8
+	VMULPD       Y2, Y8, Y8
+	VADDPD       const_3fe7958477f45857<>+0(SB), Y8, Y8
+	VMULPD       Y2, Y8, Y2
+	VADDPD       const_3ff0000000000000<>+0(SB), Y2, Y2
+	VANDPD       const_8000000000000000<>+0(SB), Y0, Y0
+	VORPD        Y0, Y7, Y0
+	VBLENDVPD    Y6, Y0, Y5, Y5
+	VBLENDVPD    Y6, Y2, Y3, Y3
+
+near8:
+	VBROADCASTSD mean+40(FP), Y0
+	VDIVPD       Y3, Y5, Y2
+	VBROADCASTSD std+48(FP), Y3
+	VMULPD       Y3, Y2, Y2
+	VADDPD       Y2, Y0, Y0
+	VCVTPD2PSY   Y0, X0
+	VMOVUPS      X0, 64(AX)
+	VEXTRACTI128 $0x01, Y4, X0
+	VPMOVZXDQ    X0, Y0
+	VMOVUPD      const_4330000000000000<>+0(SB), Y2
+	VORPD        Y2, Y0, Y0
+	VSUBPD       const_4330000000000000<>+0(SB), Y0, Y0
+	VADDPD       const_3fe0000000000000<>+0(SB), Y0, Y0
+	VMULPD       const_3df0000000000000<>+0(SB), Y0, Y0
+	VSUBPD       const_3fe0000000000000<>+0(SB), Y0, Y0
+	VANDPD       const_7fffffffffffffff<>+0(SB), Y0, Y2
+	VMOVUPD      const_3fc71eb851eb851f<>+0(SB), Y3
+	VMULPD       Y0, Y0, Y4
+	VSUBPD       Y4, Y3, Y3
+	VMOVUPD      const_404d8dfffda6b45f<>+0(SB), Y4
+	VMULPD       Y3, Y4, Y4
+	VADDPD       const_4063e950f41916fd<>+0(SB), Y4, Y4
+	VMULPD       Y3, Y4, Y4
+	VADDPD       const_40493796390da3e9<>+0(SB), Y4, Y4
+	VMULPD       Y3, Y4, Y4
+	VADDPD       const_400b18d909d4bc9c<>+0(SB), Y4, Y4
+	VMULPD       Y4, Y0, Y4
+	VMOVUPD      const_4050cc010ac1fae2<>+0(SB), Y5
+	VMULPD       Y3, Y5, Y5
+	VADDPD       const_4053b07f1a004b18<>+0(SB), Y5, Y5
+	VMULPD       Y3, Y5, Y5
+	VADDPD       const_4031e529d389bb91<>+0(SB), Y5, Y5
+	VMULPD       Y3, Y5, Y3
+	VADDPD       const_3ff0000000000000<>+0(SB), Y3, Y3
+	VCMPPD       $0x1e, const_3fdb333333333333<>+0(SB), Y2, Y5
+	VMOVMSKPD    Y5, DI
+	TESTL        DI, DI
+	JZ           near9
+	VMOVUPD      const_3fe0000000000000<>+0(SB), Y6
+	VSUBPD       Y2, Y6, Y2
+	VPSRLQ       $0x34, Y2, Y6
+	VMOVUPD      const_4330000000000000<>+0(SB), Y7
+	VORPD        Y7, Y6, Y6
+	VSUBPD       const_43300000000003fe<>+0(SB), Y6, Y6
+	VANDPD       const_000fffffffffffff<>+0(SB), Y2, Y2
+	VMOVUPD      const_3fe0000000000000<>+0(SB), Y7
+	VORPD        Y7, Y2, Y2
+	VCMPPD       $0x11, const_3fe6a09e667f3bcd<>+0(SB), Y2, Y7
+	VSUBPD       const_3ff0000000000000<>+0(SB), Y6, Y8
+	VBLENDVPD    Y7, Y8, Y6, Y6
+	VADDPD       Y2, Y2, Y8
+	VBLENDVPD    Y7, Y8, Y2, Y2
+	VSUBPD       const_3ff0000000000000<>+0(SB), Y2, Y2
+	VMOVUPD      const_4000000000000000<>+0(SB), Y7
+	VADDPD       Y2, Y7, Y7
+	VDIVPD       Y7, Y2, Y7
+	VMULPD       Y7, Y7, Y8
+	VMOVUPD      const_3fa47ae147ae147b<>+0(SB), Y9
+	VMULPD       Y8, Y9, Y9
+	VADDPD       const_3fa642c8590b2164<>+0(SB), Y9, Y9
+	VMULPD       Y8, Y9, Y9
+	VADDPD       const_3fa8618618618618<>+0(SB), Y9, Y9
+	VMULPD       Y8, Y9, Y9
+	VADDPD       const_3faaf286bca1af28<>+0(SB), Y9, Y9
+	VMULPD       Y8, Y9, Y9
+	VADDPD       const_3fae1e1e1e1e1e1e<>+0(SB), Y9, Y9
+	VMULPD       Y8, Y9, Y9
+	VADDPD       const_3fb1111111111111<>+0(SB), Y9, Y9
+	VMULPD       Y8, Y9, Y9
+	VADDPD       const_3fb3b13b13b13b14<>+0(SB), Y9, Y9
+	VMULPD       Y8, Y9, Y9
+	VADDPD       const_3fb745d1745d1746<>+0(SB), Y9, Y9
+	VMULPD       Y8, Y9, Y9
+	VADDPD       const_3fbc71c71c71c71c<>+0(SB), Y9, Y9
+	VMULPD       Y8, Y9, Y9
+	VADDPD       const_3fc2492492492492<>+0(SB), Y9, Y9
+	VMULPD       Y8, Y9, Y9
+	VADDPD       const_3fc999999999999a<>+0(SB), Y9, Y9
+	VMULPD       Y8, Y9, Y9
+	VADDPD       const_3fd5555555555555<>+0(SB), Y9, Y9
+	VADDPD       Y8, Y8, Y8
+	VMULPD       Y9, Y8, Y8
+	VMULPD       const_3fe0000000000000<>+0(SB), Y2, Y9
+	VMULPD       Y2, Y9, Y9
+	VADDPD       Y8, Y9, Y8
+	VMULPD       Y8, Y7, Y7
+	VMULPD       const_3dea39ef35793c76<>+0(SB), Y6, Y8
+	VADDPD       Y8, Y7, Y7
+	VSUBPD       Y7, Y9, Y7
+	VSUBPD       Y2, Y7, Y2
+	VMULPD       const_3fe62e42fee00000<>+0(SB), Y6, Y6
+	VSUBPD       Y6, Y2, Y2
+	VSQRTPD      Y2, Y2
+	VSUBPD       const_3ff999999999999a<>+0(SB), Y2, Y2
+	VMOVUPD      const_3fc5ca5d9e73a27f<>+0(SB), Y6
+	VMULPD       Y2, Y6, Y6
+	VADDPD       const_3ff4e85c1fd3946e<>+0(SB), Y6, Y6
+	VMULPD       Y2, Y6, Y6
+	VADDPD       const_40060df53a2946a0<>+0(SB), Y6, Y6
+	VMULPD       Y2, Y6, Y6
+	VADDPD       const_3ff6c6662aba0f71<>+0(SB), Y6, Y6
+	VMOVUPD      const_3fbec62b71e28a3d<>+0(SB), Y7
+	VMULPD       Y2, Y7, Y7
+	VADDPD       const_3fe7958477f45857<>+0(SB), Y7, Y7
+	VMULPD       Y2, Y7, Y2
+	VADDPD       const_3ff0000000000000<>+0(SB), Y2, Y2
+	VANDPD       const_8000000000000000<>+0(SB), Y0, Y0
+	VORPD        Y0, Y6, Y0
+	VBLENDVPD    Y5, Y0, Y4, Y4
+	VBLENDVPD    Y5, Y2, Y3, Y3
+
+near9:
+	VBROADCASTSD mean+40(FP), Y0
+	VDIVPD       Y3, Y4, Y2
+	VBROADCASTSD std+48(FP), Y3
+	VMULPD       Y3, Y2, Y2
+	VADDPD       Y2, Y0, Y0
+	VCVTPD2PSY   Y0, X0
+	VMOVUPS      X0, 80(AX)
+	VEXTRACTI128 $0x00, Y1, X0
+	VPMOVZXDQ    X0, Y0
+	VMOVUPD      const_4330000000000000<>+0(SB), Y2
+	VORPD        Y2, Y0, Y0
+	VSUBPD       const_4330000000000000<>+0(SB), Y0, Y0
+	VADDPD       const_3fe0000000000000<>+0(SB), Y0, Y0
+	VMULPD       const_3df0000000000000<>+0(SB), Y0, Y0
+	VSUBPD       const_3fe0000000000000<>+0(SB), Y0, Y0
+	VANDPD       const_7fffffffffffffff<>+0(SB), Y0, Y2
+	VMOVUPD      const_3fc71eb851eb851f<>+0(SB), Y3
+	VMULPD       Y0, Y0, Y4
+	VSUBPD       Y4, Y3, Y3
+	VMOVUPD      const_404d8dfffda6b45f<>+0(SB), Y4
+	VMULPD       Y3, Y4, Y4
+	VADDPD       const_4063e950f41916fd<>+0(SB), Y4, Y4
+	VMULPD       Y3, Y4, Y4
+	VADDPD       const_40493796390da3e9<>+0(SB), Y4, Y4
+	VMULPD       Y3, Y4, Y4
+	VADDPD       const_400b18d909d4bc9c<>+0(SB), Y4, Y4
+	VMULPD       Y4, Y0, Y4
+	VMOVUPD      const_4050cc010ac1fae2<>+0(SB), Y5
+	VMULPD       Y3, Y5, Y5
+	VADDPD       const_4053b07f1a004b18<>+0(SB), Y5, Y5
+	VMULPD       Y3, Y5, Y5
+	VADDPD       const_4031e529d389bb91<>+0(SB), Y5, Y5
+	VMULPD       Y3, Y5, Y3
+	VADDPD       const_3ff0000000000000<>+0(SB), Y3, Y3
+	VCMPPD       $0x1e, const_3fdb333333333333<>+0(SB), Y2, Y5
+	VMOVMSKPD    Y5, DI
+	TESTL        DI, DI
+	JZ           near10
+	VMOVUPD      const_3fe0000000000000<>+0(SB), Y6
+	VSUBPD       Y2, Y6, Y2
+	VPSRLQ       $0x34, Y2, Y6
+	VMOVUPD      const_4330000000000000<>+0(SB), Y7
+	VORPD        Y7, Y6, Y6
+	VSUBPD       const_43300000000003fe<>+0(SB), Y6, Y6
+	VANDPD       const_000fffffffffffff<>+0(SB), Y2, Y2
+	VMOVUPD      const_3fe0000000000000<>+0(SB), Y7
+	VORPD        Y7, Y2, Y2
+	VCMPPD       $0x11, const_3fe6a09e667f3bcd<>+0(SB), Y2, Y7
+	VSUBPD       const_3ff0000000000000<>+0(SB), Y6, Y8
+	VBLENDVPD    Y7, Y8, Y6, Y6
+	VADDPD       Y2, Y2, Y8
+	VBLENDVPD    Y7, Y8, Y2, Y2
+	VSUBPD       const_3ff0000000000000<>+0(SB), Y2, Y2
+	VMOVUPD      const_4000000000000000<>+0(SB), Y7
+	VADDPD       Y2, Y7, Y7
+	VDIVPD       Y7, Y2, Y7
+	VMULPD       Y7, Y7, Y8
+	VMOVUPD      const_3fa47ae147ae147b<>+0(SB), Y9
+	VMULPD       Y8, Y9, Y9
+	VADDPD       const_3fa642c8590b2164<>+0(SB), Y9, Y9
+	VMULPD       Y8, Y9, Y9
+	VADDPD       const_3fa8618618618618<>+0(SB), Y9, Y9
+	VMULPD       Y8, Y9, Y9
+	VADDPD       const_3faaf286bca1af28<>+0(SB), Y9, Y9
+	VMULPD       Y8, Y9, Y9
+	VADDPD       const_3fae1e1e1e1e1e1e<>+0(SB), Y9, Y9
+	VMULPD       Y8, Y9, Y9
+	VADDPD       const_3fb1111111111111<>+0(SB), Y9, Y9
+	VMULPD       Y8, Y9, Y9
+	VADDPD       const_3fb3b13b13b13b14<>+0(SB), Y9, Y9
+	VMULPD       Y8, Y9, Y9
+	VADDPD       const_3fb745d1745d1746<>+0(SB), Y9, Y9
+	VMULPD       Y8, Y9, Y9
+	VADDPD       const_3fbc71c71c71c71c<>+0(SB), Y9, Y9
+	VMULPD       Y8, Y9, Y9
+	VADDPD       const_3fc2492492492492<>+0(SB), Y9, Y9
+	VMULPD       Y8, Y9, Y9
+	VADDPD       const_3fc999999999999a<>+0(SB), Y9, Y9
+	VMULPD       Y8, Y9, Y9
+	VADDPD       const_3fd5555555555555<>+0(SB), Y9, Y9
+	VADDPD       Y8, Y8, Y8
+	VMULPD       Y9, Y8, Y8
+	VMULPD       const_3fe0000000000000<>+0(SB), Y2, Y9
+	VMULPD       Y2, Y9, Y9
+	VADDPD       Y8, Y9, Y8
+	VMULPD       Y8, Y7, Y7
+	VMULPD       const_3dea39ef35793c76<>+0(SB), Y6, Y8
+	VADDPD       Y8, Y7, Y7
+	VSUBPD       Y7, Y9, Y7
+	VSUBPD       Y2, Y7, Y2
+	VMULPD       const_3fe62e42fee00000<>+0(SB), Y6, Y6
+	VSUBPD       Y6, Y2, Y2
+	VSQRTPD      Y2, Y2
+	VSUBPD       const_3ff999999999999a<>+0(SB), Y2, Y2
+	VMOVUPD      const_3fc5ca5d9e73a27f<>+0(SB), Y6
+	VMULPD       Y2, Y6, Y6
+	VADDPD       const_3ff4e85c1fd3946e<>+0(SB), Y6, Y6
+	VMULPD       Y2, Y6, Y6
+	VADDPD       const_40060df53a2946a0<>+0(SB), Y6, Y6
+	VMULPD       Y2, Y6, Y6
+	VADDPD       const_3ff6c6662aba0f71<>+0(SB), Y6, Y6
+	VMOVUPD      const_3fbec62b71e28a3d<>+0(SB), Y7
+	VMULPD       Y2, Y7, Y7
+	VADDPD       const_3fe7958477f45857<>+0(SB), Y7, Y7
+	VMULPD       Y2, Y7, Y2
+	VADDPD       const_3ff0000000000000<>+0(SB), Y2, Y2
+	VANDPD       const_8000000000000000<>+0(SB), Y0, Y0
+	VORPD        Y0, Y6, Y0
+	VBLENDVPD    Y5, Y0, Y4, Y4
+	VBLENDVPD    Y5, Y2, Y3, Y3
+
+near10:
+	VBROADCASTSD mean+40(FP), Y0
+	VDIVPD       Y3, Y4, Y2
+	VBROADCASTSD std+48(FP), Y3
+	VMULPD       Y3, Y2, Y2
+	VADDPD       Y2, Y0, Y0
+	VCVTPD2PSY   Y0, X0
+	VMOVUPS      X0, 96(AX)
+	VEXTRACTI128 $0x01, Y1, X0
+	VPMOVZXDQ    X0, Y0
+	VMOVUPD      const_4330000000000000<>+0(SB), Y1
+	VORPD        Y1, Y0, Y0
+	VSUBPD       const_4330000000000000<>+0(SB), Y0, Y0
+	VADDPD       const_3fe0000000000000<>+0(SB), Y0, Y0
+	VMULPD       const_3df0000000000000<>+0(SB), Y0, Y0
+	VSUBPD       const_3fe0000000000000<>+0(SB), Y0, Y0
+	VANDPD       const_7fffffffffffffff<>+0(SB), Y0, Y1
+	VMOVUPD      const_3fc71eb851eb851f<>+0(SB), Y2
+	VMULPD       Y0, Y0, Y3
+	VSUBPD       Y3, Y2, Y2
+	VMOVUPD      const_404d8dfffda6b45f<>+0(SB), Y3
+	VMULPD       Y2, Y3, Y3
+	VADDPD       const_4063e950f41916fd<>+0(SB), Y3, Y3
+	VMULPD       Y2, Y3, Y3
+	VADDPD       const_40493796390da3e9<>+0(SB), Y3, Y3
+	VMULPD       Y2, Y3, Y3
+	VADDPD       const_400b18d909d4bc9c<>+0(SB), Y3, Y3
+	VMULPD       Y3, Y0, Y3
+	VMOVUPD      const_4050cc010ac1fae2<>+0(SB), Y4
+	VMULPD       Y2, Y4, Y4
+	VADDPD       const_4053b07f1a004b18<>+0(SB), Y4, Y4
+	VMULPD       Y2, Y4, Y4
+	VADDPD       const_4031e529d389bb91<>+0(SB), Y4, Y4
+	VMULPD       Y2, Y4, Y2
+	VADDPD       const_3ff0000000000000<>+0(SB), Y2, Y2
+	VCMPPD       $0x1e, const_3fdb333333333333<>+0(SB), Y1, Y4
+	VMOVMSKPD    Y4, DI
+	TESTL        DI, DI
+	JZ           near11
+	VMOVUPD      const_3fe0000000000000<>+0(SB), Y5
+	VSUBPD       Y1, Y5, Y1
+	VPSRLQ       $0x34, Y1, Y5
+	VMOVUPD      const_4330000000000000<>+0(SB), Y6
+	VORPD        Y6, Y5, Y5
+	VSUBPD       const_43300000000003fe<>+0(SB), Y5, Y5
+	VANDPD       const_000fffffffffffff<>+0(SB), Y1, Y1
+	VMOVUPD      const_3fe0000000000000<>+0(SB), Y6
+	VORPD        Y6, Y1, Y1
+	VCMPPD       $0x11, const_3fe6a09e667f3bcd<>+0(SB), Y1, Y6
+	VSUBPD       const_3ff0000000000000<>+0(SB), Y5, Y7
+	VBLENDVPD    Y6, Y7, Y5, Y5
+	VADDPD       Y1, Y1, Y7
+	VBLENDVPD    Y6, Y7, Y1, Y1
+	VSUBPD       const_3ff0000000000000<>+0(SB), Y1, Y1
+	VMOVUPD      const_4000000000000000<>+0(SB), Y6
+	VADDPD       Y1, Y6, Y6
+	VDIVPD       Y6, Y1, Y6
+	VMULPD       Y6, Y6, Y7
+	VMOVUPD      const_3fa47ae147ae147b<>+0(SB), Y8
+	VMULPD       Y7, Y8, Y8
+	VADDPD       const_3fa642c8590b2164<>+0(SB), Y8, Y8
+	VMULPD       Y7, Y8, Y8
+	VADDPD       const_3fa8618618618618<>+0(SB), Y8, Y8
+	VMULPD       Y7, Y8, Y8
+	VADDPD       const_3faaf286bca1af28<>+0(SB), Y8, Y8
+	VMULPD       Y7, Y8, Y8
+	VADDPD       const_3fae1e1e1e1e1e1e<>+0(SB), Y8, Y8
+	VMULPD       Y7, Y8, Y8
+	VADDPD       const_3fb1111111111111<>+0(SB), Y8, Y8
+	VMULPD       Y7, Y8, Y8
+	VADDPD       const_3fb3b13b13b13b14<>+0(SB), Y8, Y8
+	VMULPD       Y7, Y8, Y8
+	VADDPD       const_3fb745d1745d1746<>+0(SB), Y8, Y8
+	VMULPD       Y7, Y8, Y8
+	VADDPD       const_3fbc71c71c71c71c<>+0(SB), Y8, Y8
+	VMULPD       Y7, Y8, Y8
+	VADDPD       const_3fc2492492492492<>+0(SB), Y8, Y8
+	VMULPD       Y7, Y8, Y8
+	VADDPD       const_3fc999999999999a<>+0(SB), Y8, Y8
+	VMULPD       Y7, Y8, Y8
+	VADDPD       const_3fd5555555555555<>+0(SB), Y8, Y8
+	VADDPD       Y7, Y7, Y7
+	VMULPD       Y8, Y7, Y7
+	VMULPD       const_3fe0000000000000<>+0(SB), Y1, Y8
+	VMULPD       Y1, Y8, Y8
+	VADDPD       Y7, Y8, Y7
+	VMULPD       Y7, Y6, Y6
+	VMULPD       const_3dea39ef35793c76<>+0(SB), Y5, Y7
+	VADDPD       Y7, Y6, Y6
+	VSUBPD       Y6, Y8, Y6
+	VSUBPD       Y1, Y6, Y1
+	VMULPD       const_3fe62e42fee00000<>+0(SB), Y5, Y5
+	VSUBPD       Y5, Y1, Y1
+	VSQRTPD      Y1, Y1
+	VSUBPD       const_3ff999999999999a<>+0(SB), Y1, Y1
+	VMOVUPD      const_3fc5ca5d9e73a27f<>+0(SB), Y5
+	VMULPD       Y1, Y5, Y5
+	VADDPD       const_3ff4e85c1fd3946e<>+0(SB), Y5, Y5
+	VMULPD       Y1, Y5, Y5
+	VADDPD       const_40060df53a2946a0<>+0(SB), Y5, Y5
+	VMULPD       Y1, Y5, Y5
+	VADDPD       const_3ff6c6662aba0f71<>+0(SB), Y5, Y5
+	VMOVUPD      const_3fbec62b71e28a3d<>+0(SB), Y6
+	VMULPD       Y1, Y6, Y6
+	VADDPD       const_3fe7958477f45857<>+0(SB), Y6, Y6
+	VMULPD       Y1, Y6, Y1
+	VADDPD       const_3ff0000000000000<>+0(SB), Y1, Y1
+	VANDPD       const_8000000000000000<>+0(SB), Y0, Y0
+	VORPD        Y0, Y5, Y0
+	VBLENDVPD    Y4, Y0, Y3, Y3
+	VBLENDVPD    Y4, Y1, Y2, Y2
+
+near11:
+	VBROADCASTSD mean+40(FP), Y0
+	VDIVPD       Y2, Y3, Y1
+	VBROADCASTSD std+48(FP), Y2
+	VMULPD       Y2, Y1, Y1
+	VADDPD       Y1, Y0, Y0
+	VCVTPD2PSY   Y0, X0
+	VMOVUPS      X0, 112(AX)
+	ADDQ         $+128, AX
+	SUBQ         $+32, CX
+	JGE          loop
+
+end:
+	VZEROUPPER
+	RET

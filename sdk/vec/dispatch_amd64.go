@@ -1069,6 +1069,279 @@ func f32ToBF16(dst []uint16, src []float32) {
 	}
 }
 
+func addRound(dst []uint16, a, b []float32) {
+	switch active {
+	case setAVX512:
+		n := len(dst) &^ 31
+		for i := 0; i < n; i += chunk {
+			j := min(i+chunk, n)
+			addRoundAVX512(dst[i:j], a[i:j], b[i:j])
+		}
+		addRoundGeneric(dst[n:], a[n:], b[n:])
+	case setAVX2:
+		n := len(dst) &^ 31
+		for i := 0; i < n; i += chunk {
+			j := min(i+chunk, n)
+			addRoundAVX2(dst[i:j], a[i:j], b[i:j])
+		}
+		addRoundGeneric(dst[n:], a[n:], b[n:])
+	default:
+		addRoundGeneric(dst, a, b)
+	}
+}
+
+func addWide(dst []float32, src []uint16) {
+	switch active {
+	case setAVX512:
+		n := len(dst) &^ 31
+		for i := 0; i < n; i += chunk {
+			j := min(i+chunk, n)
+			addWideAVX512(dst[i:j], src[i:j])
+		}
+		addWideGeneric(dst[n:], src[n:])
+	case setAVX2:
+		n := len(dst) &^ 31
+		for i := 0; i < n; i += chunk {
+			j := min(i+chunk, n)
+			addWideAVX2(dst[i:j], src[i:j])
+		}
+		addWideGeneric(dst[n:], src[n:])
+	default:
+		addWideGeneric(dst, src)
+	}
+}
+
+func addBF16(dst, a, b []uint16) {
+	switch active {
+	case setAVX512:
+		n := len(dst) &^ 31
+		for i := 0; i < n; i += chunk {
+			j := min(i+chunk, n)
+			addBF16AVX512(dst[i:j], a[i:j], b[i:j])
+		}
+		addBF16Generic(dst[n:], a[n:], b[n:])
+	case setAVX2:
+		n := len(dst) &^ 31
+		for i := 0; i < n; i += chunk {
+			j := min(i+chunk, n)
+			addBF16AVX2(dst[i:j], a[i:j], b[i:j])
+		}
+		addBF16Generic(dst[n:], a[n:], b[n:])
+	default:
+		addBF16Generic(dst, a, b)
+	}
+}
+
+func subBF16(dst, a, b []uint16) {
+	switch active {
+	case setAVX512:
+		n := len(dst) &^ 31
+		for i := 0; i < n; i += chunk {
+			j := min(i+chunk, n)
+			subBF16AVX512(dst[i:j], a[i:j], b[i:j])
+		}
+		subBF16Generic(dst[n:], a[n:], b[n:])
+	case setAVX2:
+		n := len(dst) &^ 31
+		for i := 0; i < n; i += chunk {
+			j := min(i+chunk, n)
+			subBF16AVX2(dst[i:j], a[i:j], b[i:j])
+		}
+		subBF16Generic(dst[n:], a[n:], b[n:])
+	default:
+		subBF16Generic(dst, a, b)
+	}
+}
+
+func mulBF16(dst, a, b []uint16) {
+	switch active {
+	case setAVX512:
+		n := len(dst) &^ 31
+		for i := 0; i < n; i += chunk {
+			j := min(i+chunk, n)
+			mulBF16AVX512(dst[i:j], a[i:j], b[i:j])
+		}
+		mulBF16Generic(dst[n:], a[n:], b[n:])
+	case setAVX2:
+		n := len(dst) &^ 31
+		for i := 0; i < n; i += chunk {
+			j := min(i+chunk, n)
+			mulBF16AVX2(dst[i:j], a[i:j], b[i:j])
+		}
+		mulBF16Generic(dst[n:], a[n:], b[n:])
+	default:
+		mulBF16Generic(dst, a, b)
+	}
+}
+
+func reluBF16(dst, x []uint16) {
+	switch active {
+	case setAVX512:
+		n := len(dst) &^ 31
+		for i := 0; i < n; i += chunk {
+			j := min(i+chunk, n)
+			reluBF16AVX512(dst[i:j], x[i:j])
+		}
+		reluBF16Generic(dst[n:], x[n:])
+	case setAVX2:
+		n := len(dst) &^ 31
+		for i := 0; i < n; i += chunk {
+			j := min(i+chunk, n)
+			reluBF16AVX2(dst[i:j], x[i:j])
+		}
+		reluBF16Generic(dst[n:], x[n:])
+	default:
+		reluBF16Generic(dst, x)
+	}
+}
+
+func geluBF16(dst, x []uint16) {
+	switch active {
+	case setAVX512:
+		n := len(dst) &^ 31
+		for i := 0; i < n; i += chunk {
+			j := min(i+chunk, n)
+			geluBF16AVX512(dst[i:j], x[i:j])
+		}
+		geluBF16Generic(dst[n:], x[n:])
+	case setAVX2:
+		n := len(dst) &^ 31
+		for i := 0; i < n; i += chunk {
+			j := min(i+chunk, n)
+			geluBF16AVX2(dst[i:j], x[i:j])
+		}
+		geluBF16Generic(dst[n:], x[n:])
+	default:
+		geluBF16Generic(dst, x)
+	}
+}
+
+func geluErfBF16(dst, x []uint16) {
+	switch active {
+	case setAVX512:
+		n := len(dst) &^ 31
+		for i := 0; i < n; i += chunk {
+			j := min(i+chunk, n)
+			geluErfBF16AVX512(dst[i:j], x[i:j])
+		}
+		geluErfBF16Generic(dst[n:], x[n:])
+	case setAVX2:
+		n := len(dst) &^ 31
+		for i := 0; i < n; i += chunk {
+			j := min(i+chunk, n)
+			geluErfBF16AVX2(dst[i:j], x[i:j])
+		}
+		geluErfBF16Generic(dst[n:], x[n:])
+	default:
+		geluErfBF16Generic(dst, x)
+	}
+}
+
+func siluBF16(dst, x []uint16) {
+	switch active {
+	case setAVX512:
+		n := len(dst) &^ 31
+		for i := 0; i < n; i += chunk {
+			j := min(i+chunk, n)
+			siluBF16AVX512(dst[i:j], x[i:j])
+		}
+		siluBF16Generic(dst[n:], x[n:])
+	case setAVX2:
+		n := len(dst) &^ 31
+		for i := 0; i < n; i += chunk {
+			j := min(i+chunk, n)
+			siluBF16AVX2(dst[i:j], x[i:j])
+		}
+		siluBF16Generic(dst[n:], x[n:])
+	default:
+		siluBF16Generic(dst, x)
+	}
+}
+
+func reluGradBF16(dst, x, dy []uint16) {
+	switch active {
+	case setAVX512:
+		n := len(dst) &^ 31
+		for i := 0; i < n; i += chunk {
+			j := min(i+chunk, n)
+			reluGradBF16AVX512(dst[i:j], x[i:j], dy[i:j])
+		}
+		reluGradBF16Generic(dst[n:], x[n:], dy[n:])
+	case setAVX2:
+		n := len(dst) &^ 31
+		for i := 0; i < n; i += chunk {
+			j := min(i+chunk, n)
+			reluGradBF16AVX2(dst[i:j], x[i:j], dy[i:j])
+		}
+		reluGradBF16Generic(dst[n:], x[n:], dy[n:])
+	default:
+		reluGradBF16Generic(dst, x, dy)
+	}
+}
+
+func geluGradBF16(dst, x, dy []uint16) {
+	switch active {
+	case setAVX512:
+		n := len(dst) &^ 31
+		for i := 0; i < n; i += chunk {
+			j := min(i+chunk, n)
+			geluGradBF16AVX512(dst[i:j], x[i:j], dy[i:j])
+		}
+		geluGradBF16Generic(dst[n:], x[n:], dy[n:])
+	case setAVX2:
+		n := len(dst) &^ 31
+		for i := 0; i < n; i += chunk {
+			j := min(i+chunk, n)
+			geluGradBF16AVX2(dst[i:j], x[i:j], dy[i:j])
+		}
+		geluGradBF16Generic(dst[n:], x[n:], dy[n:])
+	default:
+		geluGradBF16Generic(dst, x, dy)
+	}
+}
+
+func geluErfGradBF16(dst, x, dy []uint16) {
+	switch active {
+	case setAVX512:
+		n := len(dst) &^ 31
+		for i := 0; i < n; i += chunk {
+			j := min(i+chunk, n)
+			geluErfGradBF16AVX512(dst[i:j], x[i:j], dy[i:j])
+		}
+		geluErfGradBF16Generic(dst[n:], x[n:], dy[n:])
+	case setAVX2:
+		n := len(dst) &^ 31
+		for i := 0; i < n; i += chunk {
+			j := min(i+chunk, n)
+			geluErfGradBF16AVX2(dst[i:j], x[i:j], dy[i:j])
+		}
+		geluErfGradBF16Generic(dst[n:], x[n:], dy[n:])
+	default:
+		geluErfGradBF16Generic(dst, x, dy)
+	}
+}
+
+func siluGradBF16(dst, x, dy []uint16) {
+	switch active {
+	case setAVX512:
+		n := len(dst) &^ 31
+		for i := 0; i < n; i += chunk {
+			j := min(i+chunk, n)
+			siluGradBF16AVX512(dst[i:j], x[i:j], dy[i:j])
+		}
+		siluGradBF16Generic(dst[n:], x[n:], dy[n:])
+	case setAVX2:
+		n := len(dst) &^ 31
+		for i := 0; i < n; i += chunk {
+			j := min(i+chunk, n)
+			siluGradBF16AVX2(dst[i:j], x[i:j], dy[i:j])
+		}
+		siluGradBF16Generic(dst[n:], x[n:], dy[n:])
+	default:
+		siluGradBF16Generic(dst, x, dy)
+	}
+}
+
 func f16ToF32(dst []float32, src []uint16) {
 	switch active {
 	case setAVX512:

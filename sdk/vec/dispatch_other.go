@@ -238,6 +238,58 @@ func f32ToBF16(dst []uint16, src []float32) {
 	f32ToBF16Generic(dst, src)
 }
 
+func addRound(dst []uint16, a, b []float32) {
+	addRoundGeneric(dst, a, b)
+}
+
+func addWide(dst []float32, src []uint16) {
+	addWideGeneric(dst, src)
+}
+
+func addBF16(dst, a, b []uint16) {
+	addBF16Generic(dst, a, b)
+}
+
+func subBF16(dst, a, b []uint16) {
+	subBF16Generic(dst, a, b)
+}
+
+func mulBF16(dst, a, b []uint16) {
+	mulBF16Generic(dst, a, b)
+}
+
+func reluBF16(dst, x []uint16) {
+	reluBF16Generic(dst, x)
+}
+
+func geluBF16(dst, x []uint16) {
+	geluBF16Generic(dst, x)
+}
+
+func geluErfBF16(dst, x []uint16) {
+	geluErfBF16Generic(dst, x)
+}
+
+func siluBF16(dst, x []uint16) {
+	siluBF16Generic(dst, x)
+}
+
+func reluGradBF16(dst, x, dy []uint16) {
+	reluGradBF16Generic(dst, x, dy)
+}
+
+func geluGradBF16(dst, x, dy []uint16) {
+	geluGradBF16Generic(dst, x, dy)
+}
+
+func geluErfGradBF16(dst, x, dy []uint16) {
+	geluErfGradBF16Generic(dst, x, dy)
+}
+
+func siluGradBF16(dst, x, dy []uint16) {
+	siluGradBF16Generic(dst, x, dy)
+}
+
 func f16ToF32(dst []float32, src []uint16) {
 	f16ToF32Generic(dst, src)
 }

@@ -20,6 +20,8 @@ type GemmArgs struct {
 	LDC        int
 	Accumulate bool // add to C; otherwise C is overwritten and may hold anything
 
+	Bias []float32 // nil, or N elements that are added to each row once its chains are done
+
 	// Packed is nil, or GemmPacked(g) elements that GemmPack has filled: op(B) in
 	// the order in which tiles read it, for callers that compute C in several blocks.
 	Packed []float32
@@ -44,11 +46,14 @@ func (g *GemmArgs) check() {
 	matrix("A", g.M, g.K, g.LDA, len(g.A), g.TransA)
 	matrix("B", g.K, g.N, g.LDB, len(g.B), g.TransB)
 	matrix("C", g.M, g.N, g.LDC, len(g.C), false)
+	if g.Bias != nil && len(g.Bias) < g.N {
+		panic(fmt.Sprintf("vec.Gemm: a bias of %d elements for %d columns", len(g.Bias), g.N))
+	}
 }
 
 // Gemm computes rows i0 to i1 (exclusive) and columns j0 to j1 of C. Each element is one
 // chain of fused multiply-adds over ascending k, beginning at +0 or at the
-// element of C added to, so bits do not depend on how C is cut into blocks.
+// element of C added to, and ends with the addition of the bias, if there is one, so bits do not depend on how C is cut into blocks.
 // scratch holds at least GemmScratch(g) elements and nothing of value; C overlaps
 // neither input.
 func Gemm(g *GemmArgs, i0, i1, j0, j1 int, scratch []float32) {
@@ -74,14 +79,25 @@ func Gemm(g *GemmArgs, i0, i1, j0, j1 int, scratch []float32) {
 				clear(g.C[i*g.LDC+j0 : i*g.LDC+j1])
 			}
 		}
+		g.addBias(i0, i1, j0, j1)
 		return
 	}
 	gemmBlock(g, i0, i1, j0, j1, scratch)
 }
 
+// addBias adds the bias to a block whose chains are done.
+func (g *GemmArgs) addBias(i0, i1, j0, j1 int) {
+	if g.Bias == nil {
+		return
+	}
+	for i := i0; i < i1; i++ {
+		AddTo(g.C[i*g.LDC+j0:i*g.LDC+j1], g.Bias[j0:j1])
+	}
+}
+
 const (
-	gemmKC = 384 // k steps per packed block: a panel of A stays in the first-level cache
-	gemmNC = 512 // columns per packed block: with gemmKC, 768 KiB in the second-level cache
+	gemmKC = 512 // k steps per packed block: fewer passes over C; a panel of A still stays in the first-level cache for the most part
+	gemmNC = 512 // columns per packed block: with gemmKC, 1 MiB in the second-level cache
 	gemmMR = 14  // rows of the largest tile
 	gemmNR = 32  // columns of the widest tile
 )

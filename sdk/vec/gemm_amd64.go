@@ -5,7 +5,7 @@ import "unsafe"
 // tileFunc multiplies some rows of A by n columns of packed or unpacked B;
 // strides are in bytes. Meanwhile it fetches what is needed next: two rows of A
 // from pf on for each panel of B (byRow), or lines pfstep bytes apart (byStep).
-type tileFunc func(k int, a *float32, lda int, b *float32, ldb, bpanel int, c *float32, ldc, n, load int, pf *float32, pfstep int)
+type tileFunc func(k int, a *float32, lda int, b *float32, ldb, bpanel int, c *float32, ldc, n, load int, pf *float32, pfstep int, bias *float32)
 
 // tiling is a kernel set's tile: how high, how wide, and its functions by
 // height.
@@ -89,7 +89,11 @@ func (t *tiling) block(g *GemmArgs, i0, i1, j0, j1 int, scratch []float32) {
 			if g.Accumulate || k > 0 {
 				load = 1
 			}
-			t.panels(g, i0, i1, k, steps, b, j, n, load, rest)
+			var bias []float32
+			if g.Bias != nil && k+kc >= g.K {
+				bias = g.Bias[j:]
+			}
+			t.panels(g, i0, i1, k, steps, b, j, n, load, bias, rest)
 		}
 	}
 }
@@ -180,7 +184,8 @@ func (t *tiling) copyBTransposed(g *GemmArgs, k, kc, j, n int, to []float32) {
 // where it lies if it can be: copied first are a transposed A that enough
 // columns use, since a step of it lies a row apart from the next, and rows or steps whose
 // distance would put them all into a few sets of the first-level cache.
-func (t *tiling) panels(g *GemmArgs, i0, i1, k, kc int, b operandB, j, n, load int, scratch []float32) {
+func (t *tiling) panels(g *GemmArgs, i0, i1, k, kc int, b operandB, j, n, load int, bias, scratch []float32) {
+	sums := unsafe.SliceData(bias)
 	panels := (i1 - i0 + t.rows - 1) / t.rows
 	at := func(p int) int { return i0 + (i1-i0)*p/panels } // rows spread evenly, so that no panel is thin
 	copies := n >= 4*t.cols && (g.TransA || g.LDA%1024 == 0) || n >= 2*t.cols && g.TransA && g.LDA%256 == 0
@@ -194,16 +199,16 @@ func (t *tiling) panels(g *GemmArgs, i0, i1, k, kc int, b operandB, j, n, load i
 			if group == 0 {
 				t.packA(g, at, p, min(p+gemmGroup, panels), k, kc, scratch)
 			}
-			t.stepsAhead(g, at, p, panels, k, kc, m, &scratch[group*kc*t.stepWidth], b, c, n, load)
+			t.stepsAhead(g, at, p, panels, k, kc, m, &scratch[group*kc*t.stepWidth], b, c, n, load, bias)
 		case g.TransA:
 			a := &g.A[k*g.LDA+i]
-			t.byStep[m](kc, a, 4*g.LDA, b.start, b.ld, b.panel, c, 4*g.LDC, n, load, a, 0)
+			t.byStep[m](kc, a, 4*g.LDA, b.start, b.ld, b.panel, c, 4*g.LDC, n, load, a, 0, sums)
 		case copies:
 			ld := kc + 16
 			for r := range m {
 				copy(scratch[r*ld:], g.A[(i+r)*g.LDA+k:][:kc])
 			}
-			t.byRow[m](kc, &scratch[0], 4*ld, b.start, b.ld, b.panel, c, 4*g.LDC, n, load, &scratch[0], 0)
+			t.byRow[m](kc, &scratch[0], 4*ld, b.start, b.ld, b.panel, c, 4*g.LDC, n, load, &scratch[0], 0, sums)
 		default:
 			next := &g.A[i*g.LDA+k]
 			if p+1 < panels {
@@ -211,7 +216,7 @@ func (t *tiling) panels(g *GemmArgs, i0, i1, k, kc int, b operandB, j, n, load i
 			} else if k+kc < g.K {
 				next = &g.A[i0*g.LDA+k+kc]
 			}
-			t.byRow[m](kc, &g.A[i*g.LDA+k], 4*g.LDA, b.start, b.ld, b.panel, c, 4*g.LDC, n, load, next, 0)
+			t.byRow[m](kc, &g.A[i*g.LDA+k], 4*g.LDA, b.start, b.ld, b.panel, c, 4*g.LDC, n, load, next, 0, sums)
 		}
 	}
 }
@@ -222,21 +227,24 @@ const fetchTiles = 4
 
 // stepsAhead multiplies a copied panel and meanwhile fetches the rows from
 // which the panel one group later will be copied.
-func (t *tiling) stepsAhead(g *GemmArgs, at func(p int) int, p, panels, k, kc, m int, a *float32, b operandB, c *float32, n, load int) {
+func (t *tiling) stepsAhead(g *GemmArgs, at func(p int) int, p, panels, k, kc, m int, a *float32, b operandB, c *float32, n, load int, bias []float32) {
 	q, y := p+gemmGroup, k
 	if q >= panels { // the group after the last is the first of the next block of k
 		q, y = p%gemmGroup, k+kc
 	}
 	first := fetchTiles * t.cols
 	if y >= g.K || n < 2*first {
-		t.byStep[m](kc, a, 4*t.stepWidth, b.start, b.ld, b.panel, c, 4*g.LDC, n, load, a, 0)
+		t.byStep[m](kc, a, 4*t.stepWidth, b.start, b.ld, b.panel, c, 4*g.LDC, n, load, a, 0, unsafe.SliceData(bias))
 		return
 	}
 	next := &g.A[y*g.LDA+at(q)]
-	t.byStep[m](kc, a, 4*t.stepWidth, b.start, b.ld, b.panel, c, 4*g.LDC, first, load, next, 4*g.LDA)
+	t.byStep[m](kc, a, 4*t.stepWidth, b.start, b.ld, b.panel, c, 4*g.LDC, first, load, next, 4*g.LDA, unsafe.SliceData(bias))
 	rest := operandB{(*float32)(unsafe.Add(unsafe.Pointer(b.start), fetchTiles*b.panel)), b.ld, b.panel}
 	c = (*float32)(unsafe.Add(unsafe.Pointer(c), 4*first))
-	t.byStep[m](kc, a, 4*t.stepWidth, rest.start, b.ld, b.panel, c, 4*g.LDC, n-first, load, a, 0)
+	if bias != nil {
+		bias = bias[first:]
+	}
+	t.byStep[m](kc, a, 4*t.stepWidth, rest.start, b.ld, b.panel, c, 4*g.LDC, n-first, load, a, 0, unsafe.SliceData(bias))
 }
 
 // packA copies panels p to end of a transposed A.

@@ -19,6 +19,12 @@ type GemmBF16Args struct {
 	LDC        int
 	Accumulate bool
 
+	// Out, where it is set, takes the result instead of C: rounded to bfloat16 once, after Bias, where that is set, was added to
+	// each row in float32. Accumulate has no meaning then.
+	Out  []uint16
+	LDO  int
+	Bias []float32
+
 	// Packed has GemmBF16Packed(g) elements that GemmBF16Pack has filled.
 	Packed []float32
 }
@@ -43,7 +49,8 @@ func BF16Class() string {
 }
 
 const (
-	bf16KC = 768 // elements of k per block
+	bf16KC = 512 // elements of k per block: panels of A and B stay in the first-level cache, or near it
+	bf16MC = 416 // rows of a transposed A that are copied at a time, in whole panels
 	bf16MR = 32  // rows of two tiles
 )
 
@@ -69,7 +76,14 @@ func (g *GemmBF16Args) check() {
 	}
 	matrix("A", g.M, g.K, g.LDA, len(g.A), g.TransA)
 	matrix("B", g.K, g.N, g.LDB, len(g.B), g.TransB)
-	matrix("C", g.M, g.N, g.LDC, len(g.C), false)
+	if g.Out == nil {
+		matrix("C", g.M, g.N, g.LDC, len(g.C), false)
+	} else {
+		matrix("Out", g.M, g.N, g.LDO, len(g.Out), false)
+	}
+	if g.Bias != nil && len(g.Bias) != g.N {
+		panic(fmt.Sprintf("vec.GemmBF16: Bias has %d elements for %d columns", len(g.Bias), g.N))
+	}
 	if need := GemmBF16Packed(g); len(g.Packed) < need {
 		panic(fmt.Sprintf("vec.GemmBF16: packed B of %d elements, need %d", len(g.Packed), need))
 	}
@@ -107,8 +121,36 @@ func GemmBF16Scratch(g *GemmBF16Args) int {
 	k := min(g.K, wideK)
 	f := GemmArgs{M: wideRows, N: min(g.N, wideCols), K: k}
 	wide := wideRows*k + k*f.N + GemmScratch(&f)
-	tiles := bf16MR*gemmNR + bf16MR*(bf16KC+64) // a tail of C; a panel of A, twice
+	rows := bf16MR
+	if g.TransA {
+		rows = roundUp(min(g.M, bf16MC), bf16MR) + bf16MR
+	}
+	tiles := bf16MR*gemmNR + rows*(bf16KC+64)/2 // a tail of C; copied rows of A, and one panel of them in pairs
+	if g.Out != nil {                           // what is not rounded yet
+		wide += wideRows * f.N
+		tiles += bf16MR * min(roundUp(g.N, gemmNR), roundedCols)
+	}
 	return max(wide, tiles)
+}
+
+// Of a result that is rounded, panels of bf16MR rows and at most roundedCols columns are made whole before the next, so that sums
+// are rounded where the first-level cache has them; fewer columns where their part of B, over all k, would be more
+// than roundedB elements, which the second-level cache keeps.
+const (
+	roundedCols = 512
+	roundedB    = 1 << 19
+)
+
+// round stores rows of sums, ld apart, as rows i and columns j on of the result.
+func (g *GemmBF16Args) round(sums []float32, ld, i, rows, j, cols int) {
+	for r := range rows {
+		to, from := g.Out[(i+r)*g.LDO+j:][:cols], sums[r*ld:][:cols]
+		if g.Bias == nil {
+			f32ToBF16(to, from)
+		} else {
+			addRound(to, from, g.Bias[j:j+cols])
+		}
+	}
 }
 
 // GemmBF16 computes rows i0 to i1 (exclusive) and columns j0 to j1 of C; j0 is a multiple of 32. scratch
@@ -123,6 +165,10 @@ func GemmBF16(g *GemmBF16Args, i0, i1, j0, j1 int, scratch []float32) {
 	}
 	switch {
 	case i0 == i1 || j0 == j1:
+	case g.Out != nil && tilesActive() && g.K > 0:
+		tilesRounded(g, i0, i1, j0, j1, scratch)
+	case g.Out != nil:
+		wideRounded(g, i0, i1, j0, j1, scratch)
 	case g.K == 0:
 		if !g.Accumulate {
 			for i := i0; i < i1; i++ {
@@ -138,6 +184,11 @@ func GemmBF16(g *GemmBF16Args, i0, i1, j0, j1 int, scratch []float32) {
 
 // wideBlock widens pieces of A and B and multiplies those.
 func wideBlock(g *GemmBF16Args, i0, i1, j0, j1 int, scratch []float32) {
+	wideInto(g, g.C[i0*g.LDC+j0:], g.LDC, i0, i1, j0, j1, scratch)
+}
+
+// wideInto computes a block of the result to c, whose rows lie ldc apart.
+func wideInto(g *GemmBF16Args, c []float32, ldc, i0, i1, j0, j1 int, scratch []float32) {
 	for j := j0; j < j1; j += wideCols {
 		n := min(wideCols, j1-j)
 		for k := 0; k < g.K; k += wideK {
@@ -150,10 +201,29 @@ func wideBlock(g *GemmBF16Args, i0, i1, j0, j1 int, scratch []float32) {
 				lda := widen(a, g.A, g.LDA, g.TransA, i, m, k, steps)
 				f := GemmArgs{
 					M: m, N: n, K: steps, A: a, LDA: lda, TransA: g.TransA, B: b, LDB: ldb, TransB: g.TransB,
-					C: g.C[i*g.LDC+j:], LDC: g.LDC, Accumulate: g.Accumulate || k > 0,
+					C: c[(i-i0)*ldc+j-j0:], LDC: ldc, Accumulate: g.Accumulate || k > 0,
 				}
 				Gemm(&f, 0, m, 0, n, free)
 			}
+		}
+	}
+}
+
+// wideRounded is wideBlock for a result that is rounded.
+func wideRounded(g *GemmBF16Args, i0, i1, j0, j1 int, scratch []float32) {
+	q := *g
+	q.Out, q.Bias, q.Accumulate = nil, nil, false
+	for j := j0; j < j1; j += wideCols {
+		n := min(wideCols, j1-j)
+		sums, rest := scratch[:wideRows*n], scratch[wideRows*n:]
+		for i := i0; i < i1; i += wideRows {
+			m := min(wideRows, i1-i)
+			if g.K == 0 {
+				clear(sums)
+			} else {
+				wideInto(&q, sums, n, i, i+m, j, j+n, rest)
+			}
+			g.round(sums, n, i, m, j, n)
 		}
 	}
 }

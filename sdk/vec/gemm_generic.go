@@ -18,6 +18,7 @@ func gemmGeneric(g *GemmArgs, i0, i1, j0, j1 int) {
 			}
 		}
 	}
+	g.addBias(i0, i1, j0, j1)
 }
 
 // chains4 continues the chains of C[i, j] to C[i, j+3]. It is fma32 with the

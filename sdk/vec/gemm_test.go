@@ -58,6 +58,10 @@ func newProduct(r *rand.Rand, m, n, k int, transA, transB, accumulate bool) *pro
 	for _, x := range [][]float32{p.A, p.B, p.C} {
 		fillWith(r, kind, x)
 	}
+	if r.IntN(2) == 0 {
+		p.Bias = make([]float32, n)
+		fillWith(r, kind, p.Bias)
+	}
 	p.want = append([]float32(nil), p.C...)
 	for i := range m {
 		for j := range n {
@@ -67,6 +71,9 @@ func newProduct(r *rand.Rand, m, n, k int, transA, transB, accumulate bool) *pro
 			}
 			for l := range k {
 				s = fma32(p.a(i, l), p.b(l, j), s)
+			}
+			if p.Bias != nil {
+				s += p.Bias[j]
 			}
 			p.want[i*p.LDC+j] = s
 		}

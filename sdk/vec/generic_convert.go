@@ -4,21 +4,26 @@ import "math"
 
 func bf16ToF32Generic(dst []float32, src []uint16) {
 	for i := range dst {
-		dst[i] = math.Float32frombits(uint32(src[i]) << 16)
+		dst[i] = widenBF16(src[i])
 	}
 }
 
 // f32ToBF16Generic rounds to nearest even; a NaN stays one, made quiet.
 func f32ToBF16Generic(dst []uint16, src []float32) {
 	for i := range dst {
-		u := math.Float32bits(src[i])
-		if src[i] != src[i] {
-			dst[i] = uint16(u>>16) | 0x40
-			continue
-		}
-		dst[i] = uint16((u + 0x7fff + u>>16&1) >> 16)
+		dst[i] = roundBF16(src[i])
 	}
 }
+
+func roundBF16(x float32) uint16 {
+	u := math.Float32bits(x)
+	if x != x {
+		return uint16(u>>16) | 0x40
+	}
+	return uint16((u + 0x7fff + u>>16&1) >> 16)
+}
+
+func widenBF16(x uint16) float32 { return math.Float32frombits(uint32(x) << 16) }
 
 func f16ToF32Generic(dst []float32, src []uint16) {
 	for i := range dst {

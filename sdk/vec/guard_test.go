@@ -108,7 +108,7 @@ func TestKernelsWriteTheirSlicesOnly(t *testing.T) {
 }
 
 func TestGemmStaysInItsSlices(t *testing.T) {
-	mem := []guarded{newGuarded(t), newGuarded(t), newGuarded(t)}
+	mem := []guarded{newGuarded(t), newGuarded(t), newGuarded(t), newGuarded(t)}
 	r := rand.New(rand.NewPCG(19, 20))
 	eachSet(t, func(t *testing.T) {
 		for i := range 300 {
@@ -125,6 +125,9 @@ func TestGemmStaysInItsSlices(t *testing.T) {
 				cut = guarded.start
 			}
 			g.A, g.B, g.C = cut(mem[0], m*k), cut(mem[1], k*n), cut(mem[2], m*n)
+			if i&16 != 0 {
+				g.Bias = cut(mem[3], n)
+			}
 			scratch := make([]float32, GemmScratch(&g))
 			if faults(func() { Gemm(&g, 0, m, 0, n, scratch) }) {
 				t.Fatalf("%dx%dx%d, A transposed %v, B transposed %v: memory outside its slices touched", m, n, k, g.TransA, g.TransB)
@@ -148,6 +151,42 @@ func TestGemmStaysInItsScratch(t *testing.T) {
 					if v != 12345 {
 						t.Fatalf("%dx%dx%d writes outside its scratch", p.M, p.N, p.K)
 					}
+				}
+			}
+		}
+	})
+}
+
+func TestHalfFunctionsStayInTheirSlices(t *testing.T) {
+	a, b, y := newGuarded(t), newGuarded(t), newGuarded(t)
+	at := func(g guarded, n int, end bool) []uint16 {
+		x := unsafe.Slice((*uint16)(unsafe.Pointer(&g.floats[0])), 2*len(g.floats))
+		if end {
+			return x[len(x)-n:]
+		}
+		return x[:n:n]
+	}
+	eachSet(t, func(t *testing.T) {
+		for n := 0; n <= 70; n++ {
+			for _, end := range []bool{false, true} {
+				a, b, dst := at(a, n, end), at(b, n, end), at(y, n, end)
+				wide := y.start(n)
+				if end {
+					wide = y.end(n)
+				}
+				for name, f := range halfFunctions {
+					if faults(func() {
+						if f.one != nil {
+							f.one(dst, a)
+						} else {
+							f.two(dst, a, b)
+						}
+					}) {
+						t.Fatalf("%s touches memory outside slices of %d elements", name, n)
+					}
+				}
+				if faults(func() { AddWide(wide, a) }) || faults(func() { AddRound(a, wide, wide) }) {
+					t.Fatalf("AddWide or AddRound touches memory outside slices of %d elements", n)
 				}
 			}
 		}

@@ -132,6 +132,15 @@ var kernelCases = []kernelCase{
 		F16ToF32(out[0], h)
 		return nil
 	}},
+	halfCase("AddBF16"), halfCase("SubBF16"), halfCase("MulBF16"), halfCase("ReluBF16"), halfCase("GeluBF16"), halfCase("GeluErfBF16"),
+	halfCase("SiluBF16"), halfCase("ReluGradBF16"), halfCase("GeluGradBF16"), halfCase("GeluErfGradBF16"), halfCase("SiluGradBF16"),
+	{"AddWide", 1, 1, func(in, out [][]float32) []float32 { AddWide(out[0], rounded(in[0])); return nil }},
+	{"AddRound", 2, 1, func(in, out [][]float32) []float32 {
+		h := make([]uint16, len(in[0]))
+		AddRound(h, in[0], in[1])
+		BF16ToF32(out[0], h)
+		return nil
+	}},
 }
 
 // specials are values that arithmetic treats apart.

@@ -66,10 +66,10 @@ def masked_cross_entropy(logits, targets):
     return F.cross_entropy(logits.flatten(0, 1), targets.flatten().long(), ignore_index=-1)
 
 
-def train(loss_fn, init, batches, dtype):
+def train(loss_fn, init, batches, dtype, buffers=None):
     """Trains from init with AdamW, decaying tensors of two or more dimensions only, and clipping by the global norm.
 
-    loss_fn(params, *batch) gives the mean loss; batches holds one tuple per step. Returns the losses (before each
+    loss_fn(params, *batch) gives the mean loss; batches holds one tuple per step. Buffers are among params, and loss_fn changes them in place. Returns the losses (before each
     update), the global gradient norms before clipping, the gradients of the first step before clipping, and the final weights.
     """
     params = {name: value.to(dtype).clone().requires_grad_() for name, value in init.items()}
@@ -80,18 +80,19 @@ def train(loss_fn, init, batches, dtype):
     optimizer = torch.optim.AdamW(
         groups, lr=ADAMW["lr"], betas=(ADAMW["beta1"], ADAMW["beta2"]), eps=ADAMW["eps"], foreach=False
     )
+    state = {name: value.to(dtype).clone() for name, value in (buffers or {}).items()}
     losses, norms, first = [], [], None
     for batch in batches:
         batch = [x.to(dtype) if x.is_floating_point() else x for x in batch]
         optimizer.zero_grad()
-        loss = loss_fn(params, *batch)
+        loss = loss_fn(params | state, *batch)
         loss.backward()
         if first is None:
             first = {name: p.grad.clone() for name, p in params.items()}
         norms.append(torch.nn.utils.clip_grad_norm_(params.values(), CLIP_NORM, foreach=False).item())
         optimizer.step()
         losses.append(loss.item())
-    return losses, norms, first, {name: p.detach() for name, p in params.items()}
+    return losses, norms, first, {name: p.detach() for name, p in (params | state).items()}
 
 
 def worst(a, b, relative):
@@ -103,17 +104,17 @@ def worst(a, b, relative):
     return out
 
 
-def record_training(name, config, loss_fn, init, data):
+def record_training(name, config, loss_fn, init, data, buffers=None):
     """Trains in float32 and in float64 and writes name.safetensors and name.json.
 
     data maps names to tensors whose first axis is the step, in the order loss_fn takes them.
     """
     batches = list(zip(*data.values()))
-    losses, norms, grads, final = train(loss_fn, init, batches, torch.float32)
-    losses64, norms64, grads64, final64 = train(loss_fn, init, batches, torch.float64)
+    losses, norms, grads, final = train(loss_fn, init, batches, torch.float32, buffers)
+    losses64, norms64, grads64, final64 = train(loss_fn, init, batches, torch.float64, buffers)
 
     tensors = dict(data)
-    for prefix, values in (("init", init), ("grad", grads), ("final", final)):
+    for prefix, values in (("init", init | (buffers or {})), ("grad", grads), ("final", final)):
         tensors.update({f"{prefix}.{key}": value for key, value in values.items()})
     write(
         name,

@@ -29,6 +29,10 @@ def layer_norm(x, weight, bias, eps):
     return F.layer_norm(x, (x.shape[-1],), weight, bias, eps)
 
 
+def batch_norm(x, weight, bias, eps):
+    return F.batch_norm(x, None, None, weight, bias, training=True, eps=eps)
+
+
 def cross_entropy(logits, targets, ignore):
     return F.cross_entropy(logits, targets.long(), ignore_index=ignore)
 
@@ -120,6 +124,8 @@ CASES = {
     "embedding_repeated": (
         embedding, dict(table=normal(7, 5), tokens=torch.tensor([[0, 3, 3], [6, 0, 3]], dtype=torch.int32)), {}
     ),
+    "batch_norm": (batch_norm, dict(x=normal(6, 4, mean=0.5), weight=normal(4), bias=normal(4)), dict(eps=1e-5)),
+    "batch_norm_images": (batch_norm, dict(x=normal(3, 4, 5, 6, mean=0.5), weight=normal(4), bias=normal(4)), dict(eps=1e-5)),
 }
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Golden trajectories of the optimizers in plugins/: 50 given gradients, and the parameter after every tenth step.
 
 plugins.safetensors holds for each case of plugins.json <case>.init [rows, cols], <case>.gradients [50, rows, cols], rates [50]
-(float64) and <case>.path [5, rows, cols]. Lion is written from its paper (Chen et al., 2023, program 2); Muon is torch.optim.Muon
+(float64) and <case>.path [5, rows, cols]. Lion and Adan are written from their papers (Chen et al., 2023, program 2; Xie et al., 2022); Muon is torch.optim.Muon
 with its Newton-Schulz iteration in float32 instead of bfloat16.
 """
 
@@ -18,6 +18,8 @@ CASES = {
     "muon_wide": dict(kind="muon", shape=(12, 20), lr=2e-2, options=dict(momentum=0.95, nesterov=True, weight_decay=0.1)),
     "muon_tall": dict(kind="muon", shape=(24, 10), lr=2e-2, options=dict(momentum=0.9, nesterov=False, weight_decay=0.0)),
     "muon_square": dict(kind="muon", shape=(16, 16), lr=1e-2, options=dict(momentum=0.95, nesterov=True, weight_decay=0.1, adjust_lr_fn="match_rms_adamw")),
+    "adan": dict(kind="adan", shape=(11, 6), lr=1e-2, options=dict(betas=(0.98, 0.92, 0.99), eps=1e-8, weight_decay=0.02)),
+    "adan_plain": dict(kind="adan", shape=(4, 7), lr=3e-3, options=dict(betas=(0.9, 0.8, 0.95), eps=1e-6, weight_decay=0.0)),
 }
 
 
@@ -47,6 +49,32 @@ class Lion(torch.optim.Optimizer):
                 m.mul_(b2).add_(p.grad, alpha=1 - b2)
 
 
+class Adan(torch.optim.Optimizer):
+    """Xie et al., 2022, algorithm 1 with the proximal weight decay, with the bias corrections of the authors' program."""
+
+    def __init__(self, params, lr, betas, eps, weight_decay):
+        super().__init__(params, dict(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay))
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            b1, b2, b3 = group["betas"]
+            for p in group["params"]:
+                s = self.state[p]
+                g = p.grad
+                if not s:
+                    s.update(k=0, m=torch.zeros_like(p), d=torch.zeros_like(p), v=torch.zeros_like(p), old=g.clone())
+                s["k"] += 1
+                change = g - s["old"]
+                s["old"] = g.clone()
+                s["m"].lerp_(g, 1 - b1)
+                s["d"].lerp_(change, 1 - b2)
+                s["v"].lerp_((g + b2 * change) ** 2, 1 - b3)
+                m, d, v = (s[x] / (1 - b ** s["k"]) for x, b in (("m", b1), ("d", b2), ("v", b3)))
+                p.sub_(group["lr"] * (m + b2 * d) / (v.sqrt() + group["eps"]))
+                p.div_(1 + group["lr"] * group["weight_decay"])
+
+
 if __name__ == "__main__":
     torch_muon._zeropower_via_newtonschulz = orthogonal
     values = Values(7)
@@ -56,7 +84,7 @@ if __name__ == "__main__":
         init = values.normal(*case["shape"], std=0.5)
         gradients = values.normal(STEPS, *case["shape"]) * (10.0 ** values.integers(3, STEPS).float())[:, None, None] * 0.1
         p = torch.nn.Parameter(init.clone())
-        kind = dict(lion=Lion, muon=torch.optim.Muon)[case["kind"]]
+        kind = dict(lion=Lion, muon=torch.optim.Muon, adan=Adan)[case["kind"]]
         optimizer = kind([p], lr=case["lr"], **case["options"])
         path = []
         for i in range(STEPS):

@@ -25,7 +25,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 PRESETS = {
-    "quickstart": dict(layers=3, width=96, heads=4, context=64, vocab=256, batch=32),
+    "quickstart": dict(layers=3, width=128, heads=4, context=128, vocab=256, batch=16),
     "small": dict(layers=6, width=384, heads=6, context=256, vocab=256, batch=12),
     "124m": dict(layers=12, width=768, heads=12, context=64, vocab=50304, batch=4),
 }

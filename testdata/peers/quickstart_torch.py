@@ -29,7 +29,7 @@ import torch.nn as nn
 
 from gpt_step import GPT, adamw, add_model_arguments, model_options, resident_mb
 
-EVAL_BATCHES, EVAL_BATCH = 16, 32
+EVAL_BATCHES, EVAL_BATCH = 16, 16
 HOLDOUT = 0.02
 
 
@@ -79,7 +79,7 @@ def rate(step, peak, warmup, total):
 
 def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, value in dict(steps=1500, width=96, layers=3, heads=4, context=64, batch=32, warmup=30, seed=0).items():
+    for name, value in dict(steps=1800, width=128, layers=3, heads=4, context=128, batch=16, warmup=30, seed=0).items():
         parser.add_argument("--" + name, type=int, default=value)
     add_model_arguments(parser)
     parser.add_argument("--lr", type=float, default=6e-3)

@@ -40,6 +40,7 @@ func Run(t *testing.T, open Make, framed bool) {
 	for _, world := range []int{1, 2, 3, 5} {
 		t.Run(fmt.Sprintf("collectives%d", world), with(world, collectives))
 		t.Run(fmt.Sprintf("exchanges%d", world), with(world, exchanges))
+		t.Run(fmt.Sprintf("compressed%d", world), with(world, compressedSums))
 		t.Run(fmt.Sprintf("elements%d", world), with(world, elements))
 	}
 	t.Run("lists", with(3, lists))

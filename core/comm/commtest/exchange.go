@@ -6,9 +6,11 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"sync"
 	"testing"
 
 	"starling/core/comm"
+	"starling/core/compress"
 	"starling/sdk/vec"
 )
 
@@ -207,4 +209,108 @@ func axes(t *testing.T, ts []comm.Transport) {
 		}
 		return nil
 	})
+}
+
+// compressedSums checks sums of compressed vectors: all members get the same, and over several steps what they get and what they
+// keep is what they gave.
+func compressedSums(t *testing.T, ts []comm.Transport) {
+	const steps = 4
+	lanes := 2*len(ts) - 1
+	red, err := comm.NewReduction(lanes, comm.Assign(lanes, len(ts)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	type outcome struct{ left, got [][]float32 } // of each member: what it keeps, as a whole vector, and what it got in all steps
+	var mu sync.Mutex
+	outcomes := map[string]*outcome{}
+	onAll(t, ts, allRanks(ts), func(ctx context.Context, g *comm.Group) error {
+		for _, cfg := range []compress.Config{{Kind: compress.Int8, Block: 16}, {Kind: compress.BF16}, {Kind: compress.TopK, Ratio: 0.1, Warmup: 2}} {
+			for _, n := range []int{1, 100, 1000} {
+				at := g.Compressing(n)
+				s := compress.NewStream(cfg, at.Part.Len(), at.Chunk.Len())
+				own := make([][]float32, len(red.Nodes(g.Rank())))
+				for k := range own {
+					own[k] = make([]float32, n)
+				}
+				dst, total := make([]float32, n), make([]float32, n)
+				if len(own) > 0 {
+					dst = own[0]
+				}
+				c, err := g.PrepareAllReduceCompressed("gradient", red, own, dst, s)
+				if err != nil {
+					return err
+				}
+				for step := range steps {
+					s.Begin(step, 1)
+					for k := range own {
+						fill(own[k], g.Rank()+10*k+step)
+					}
+					if err := c.Run(ctx); err != nil {
+						return err
+					}
+					s.Commit()
+					vec.AddTo(total, dst)
+				}
+				left := append([]float32(nil), s.Rest()...)
+				vec.AddTo(left[at.Chunk.Lo:at.Chunk.Hi], s.Owned())
+				mu.Lock()
+				name := fmt.Sprintf("%v, %d elements", cfg, n)
+				if outcomes[name] == nil {
+					outcomes[name] = &outcome{make([][]float32, len(ts)), make([][]float32, len(ts))}
+				}
+				outcomes[name].left[g.Rank()], outcomes[name].got[g.Rank()] = left, total
+				mu.Unlock()
+			}
+		}
+		return sumsBetween(ctx, g)
+	})
+	for name, o := range outcomes {
+		for i := range o.got[0] {
+			want, left := 0.0, 0.0
+			for m := range ts {
+				left += float64(o.left[m][i])
+				for k := range red.Nodes(m) {
+					for step := range steps {
+						want += float64(value(i, m+10*k+step))
+					}
+				}
+			}
+			for m, v := range o.got {
+				if v[i] != o.got[0][i] || math.Abs(float64(v[i])+left-want) > 1e-3*(1+math.Abs(want)) {
+					t.Fatalf("%s, rank %d, element %d: %v delivered (rank 0: %v) and %v kept of %v", name, m, i, v[i], o.got[0][i], left, want)
+				}
+			}
+		}
+	}
+}
+
+// sumsBetween checks a collective of two sums, the second of which depends on the first.
+func sumsBetween(ctx context.Context, g *comm.Group) error {
+	a, b := make([]float32, 100), make([]float32, 3)
+	c := g.PrepareSums("two sums", func(sum func([]float32) error) error {
+		fill(a, g.Rank())
+		if err := sum(a); err != nil {
+			return err
+		}
+		copy(b, a[97:])
+		return sum(b)
+	})
+	whole := func(i int) (v float32) {
+		for r := range g.Size() {
+			v += value(i, r)
+		}
+		return v
+	}
+	for range 2 {
+		if err := c.Run(ctx); err != nil {
+			return err
+		}
+		if err := check(a, whole); err != nil {
+			return err
+		}
+		if err := check(b, func(i int) float32 { return float32(g.Size()) * whole(97+i) }); err != nil {
+			return err
+		}
+	}
+	return nil
 }

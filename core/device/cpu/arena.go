@@ -14,8 +14,16 @@ const hugeFrom = 4 << 20
 // arena is anonymous memory, aligned to a page and hence to device.Align.
 type arena struct {
 	mem  []byte
-	high atomic.Int64 // end of the last byte that a kernel wrote, where the device tracks writes
+	high atomic.Int64  // end of the last byte that a kernel wrote, where the device tracks writes
+	held *atomic.Int64 // the count that it is part of
 }
+
+// held counts the bytes of arenas that exist.
+type held struct{ device, host atomic.Int64 }
+
+// Held is how many bytes of arenas exist on the device and, by AllocHost, off it. Both are memory of this machine; what is
+// mapped for plugins or lies in files is not counted.
+func (d *Device) Held() (device, host int64) { return d.held.device.Load(), d.held.host.Load() }
 
 // Bytes implements device.Arena.
 func (a *arena) Bytes() []byte { return a.mem }
@@ -25,6 +33,7 @@ func (a *arena) Size() int64 { return int64(len(a.mem)) }
 
 // Free implements device.Arena.
 func (a *arena) Free() {
+	a.held.Add(-int64(len(a.mem)))
 	unmap(a.mem)
 	a.mem = nil
 }
@@ -47,6 +56,15 @@ func HighWater(a device.Arena) int64 {
 
 // Alloc implements device.Device. Memory is zeroed and not resident until it is touched.
 func (d *Device) Alloc(name string, bytes int64) (device.Arena, error) {
+	return d.alloc(name, bytes, &d.held.device)
+}
+
+// AllocHost implements device.HostAllocator. The host's memory is this device's too, but it has a count of its own.
+func (d *Device) AllocHost(name string, bytes int64) (device.Arena, error) {
+	return d.alloc(name, bytes, &d.held.host)
+}
+
+func (d *Device) alloc(name string, bytes int64, held *atomic.Int64) (device.Arena, error) {
 	if bytes < 0 {
 		return nil, fmt.Errorf("cpu: arena %s cannot have %d bytes", name, bytes)
 	}
@@ -54,5 +72,6 @@ func (d *Device) Alloc(name string, bytes int64) (device.Arena, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cpu: cannot get %d bytes for arena %s: %w", bytes, name, err)
 	}
-	return &arena{mem: mem}, nil
+	held.Add(bytes)
+	return &arena{mem: mem, held: held}, nil
 }

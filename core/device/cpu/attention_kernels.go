@@ -44,10 +44,16 @@ type attn struct {
 }
 
 func newAttn(a graph.AttentionAttrs, q, k, v device.Tensor, segments []device.Tensor) *attn {
+	s := attnOf(a, q, k, segments)
+	s.q, s.k, s.v = f32(q), f32(k), f32(v)
+	return s
+}
+
+// attnOf is newAttn without the operands.
+func attnOf(a graph.AttentionAttrs, q, k device.Tensor, segments []device.Tensor) *attn {
 	s := &attn{
 		AttentionAttrs: a, scale: float32(a.Scale),
 		batch: q.Shape[0], T: q.Shape[1], S: k.Shape[1], H: q.Shape[2], G: k.Shape[2], D: q.Shape[3],
-		q: f32(q), k: f32(k), v: f32(v),
 	}
 	s.queryTiles = blocks(s.T, queryTile)
 	s.queryStride, s.keyStride, s.outStride = s.H*s.D, s.G*s.D, s.H*s.D
@@ -59,19 +65,25 @@ func newAttn(a graph.AttentionAttrs, q, k, v device.Tensor, segments []device.Te
 
 // newJointAttn is newAttn of operands side by side in x.
 func newJointAttn(a graph.JointAttentionAttrs, x device.Tensor) *attn {
+	s := jointAttnOf(a, x)
+	s.q, s.k, s.v = thirds(f32(x), lastOf(x)/3)
+	return s
+}
+
+// jointAttnOf is newJointAttn without the operands.
+func jointAttnOf(a graph.JointAttentionAttrs, x device.Tensor) *attn {
 	width := lastOf(x) / 3
 	s := &attn{
 		AttentionAttrs: a.AttentionAttrs, scale: float32(a.Scale),
 		batch: x.Shape[0], T: x.Shape[1], S: x.Shape[1], H: a.Heads, G: a.Heads, D: width / a.Heads,
 		queryStride: 3 * width, keyStride: 3 * width, outStride: width,
 	}
-	s.q, s.k, s.v = thirds(f32(x), width)
 	s.queryTiles = blocks(s.T, queryTile)
 	return s
 }
 
 // thirds is where queries, keys and values side by side begin.
-func thirds(x []float32, width int) (q, k, v []float32) { return x, x[width:], x[2*width:] }
+func thirds[T any](x []T, width int) (q, k, v []T) { return x, x[width:], x[2*width:] }
 
 // query, key and out return where the vector of a row and a head begins.
 func (s *attn) query(b, t, h int) int { return (b*s.T+t)*s.queryStride + h*s.D }
@@ -126,6 +138,18 @@ type forward struct {
 	qk, pv vec.GemmArgs
 }
 
+func (s *attn) forward() forward {
+	return forward{
+		qk: vec.GemmArgs{K: s.D, LDA: s.queryStride, LDB: s.keyStride, TransB: true, LDC: scoreStride},
+		pv: vec.GemmArgs{N: s.D, LDA: scoreStride, LDB: s.keyStride, LDC: s.outStride},
+	}
+}
+
+// forwardBytes is the memory that forwardTiles takes.
+func (s *attn) forwardBytes() int {
+	return padded(4*s.scratch()) + padded(4*queryTile*scoreStride) + 4*padded(4*queryTile) + padded(4*blocks(s.S, keyTile)*s.packedTile())
+}
+
 // manyHeads is the number of heads, over all of a batch, from which a task takes a head whole and packs its keys once;
 // below it tasks are tiles of queries.
 const manyHeads = 16
@@ -147,15 +171,13 @@ func attentionJoint(d *Device, c device.Call) (func(), error) {
 }
 
 func (d *Device) attention(s *attn, o, lse []float32) (func(), error) {
-	need, keyTiles := s.scratch(), blocks(s.S, keyTile)
-	if err := d.reserve(padded(4*need)+padded(4*queryTile*scoreStride)+4*padded(4*queryTile)+padded(4*keyTiles*s.packedTile()), 0); err != nil {
+	need := s.scratch()
+	if err := d.reserve(s.forwardBytes(), 0); err != nil {
 		return nil, err
 	}
 	threads := make([]forward, d.pool.threads)
 	for i := range threads {
-		f := &threads[i]
-		f.qk = vec.GemmArgs{K: s.D, LDA: s.queryStride, LDB: s.keyStride, TransB: true, LDC: scoreStride}
-		f.pv = vec.GemmArgs{N: s.D, LDA: scoreStride, LDB: s.keyStride, LDC: s.outStride}
+		threads[i] = s.forward()
 	}
 	if s.batch*s.H >= manyHeads {
 		return d.parallel(s.batch*s.H, func(thread, task int) {
@@ -196,7 +218,7 @@ func (s *attn) forwardTiles(f *forward, own *carve, need int, o, lse []float32, 
 // forwardTile computes the results of queries t0 to t1 of one head.
 func (s *attn) forwardTile(f *forward, scratch, scores, packed []float32, rows [4][]float32, o, lse []float32, b, h, t0, t1, last int) {
 	n, g, size := t1-t0, h/(s.H/s.G), s.packedTile()
-	top, total, fresh, decay := rows[0][:n], rows[1][:n], rows[2][:n], rows[3][:n]
+	top, total, decay := rows[0][:n], rows[1][:n], rows[3][:n]
 	vec.Fill(top, negInf)
 	clear(total)
 	query, at := s.query(b, t0, h), s.out(b, t0, h)
@@ -206,38 +228,15 @@ func (s *attn) forwardTile(f *forward, scratch, scores, packed []float32, rows [
 		f.qk.M, f.qk.N, f.qk.A, f.qk.B, f.qk.C = n, min(keyTile, s.S-s0), s.q[query:], s.k[key:], scores
 		f.qk.Packed = packed[s0/keyTile*size:][:size]
 		vec.Gemm(&f.qk, 0, n, 0, width, scratch)
-		scale := s.scale
-		if !(scale > 0) { // then the largest score need not give the largest exponent
-			vec.Scale(scores, scores, scale)
-			scale = 1
-		}
-		for i := range n {
-			row := scores[i*scoreStride:][:s.seen(t0+i, s0, width)]
-			s.segregate(row, b, t0+i, s0, negInf)
-			fresh[i] = max(top[i], vec.MaxOf(row)*scale)
-			decay[i] = 0
-			if top[i] != fresh[i] {
-				decay[i] = top[i] - fresh[i]
+		s.softmaxTile(scores, rows, n, b, t0, s0, width)
+		if s0 > 0 {
+			for i, by := range decay {
+				if by != 1 {
+					row := o[at+i*s.outStride:][:s.D]
+					vec.Scale(row, row, by)
+				}
 			}
 		}
-		vec.Exp(decay, decay)
-		for i := range n {
-			row := scores[i*scoreStride:][:width]
-			seen := s.seen(t0+i, s0, width)
-			clear(row[seen:])
-			sum := float32(0)
-			if fresh[i] != negInf {
-				sum = vec.ExpShift(row[:seen], row[:seen], scale, fresh[i])
-			} else {
-				clear(row)
-			}
-			total[i] = float32(total[i]*decay[i]) + sum
-			if s0 > 0 && decay[i] != 1 {
-				row := o[at+i*s.outStride:][:s.D]
-				vec.Scale(row, row, decay[i])
-			}
-		}
-		copy(top, fresh)
 		f.pv.M, f.pv.K, f.pv.A, f.pv.B, f.pv.C, f.pv.Accumulate = n, width, scores, s.v[key:], o[at:], s0 > 0
 		vec.Gemm(&f.pv, 0, n, 0, s.D, scratch)
 	}
@@ -252,6 +251,54 @@ func (s *attn) forwardTile(f *forward, scratch, scores, packed []float32, rows [
 			continue
 		}
 		vec.Scale(row, row, 1/total[i])
+	}
+}
+
+// softmaxTile turns the scores of n queries from t0 on and width keys from s0 on into exponentials of their distance to the largest score
+// so far. rows are, for each query, that score, the sum of exponentials, room, and by what what was summed before must be multiplied.
+func (s *attn) softmaxTile(scores []float32, rows [4][]float32, n, b, t0, s0, width int) {
+	top, total, fresh, decay := rows[0][:n], rows[1][:n], rows[2][:n], rows[3][:n]
+	scale := s.scale
+	if !(scale > 0) { // then the largest score need not give the largest exponent
+		vec.Scale(scores, scores, scale)
+		scale = 1
+	}
+	for i := range n {
+		row := scores[i*scoreStride:][:s.seen(t0+i, s0, width)]
+		s.segregate(row, b, t0+i, s0, negInf)
+		fresh[i] = max(top[i], vec.MaxOf(row)*scale)
+		decay[i] = 0
+		if top[i] != fresh[i] {
+			decay[i] = top[i] - fresh[i]
+		}
+	}
+	vec.Exp(decay, decay)
+	for i := range n {
+		row := scores[i*scoreStride:][:width]
+		seen := s.seen(t0+i, s0, width)
+		clear(row[seen:])
+		sum := float32(0)
+		if fresh[i] != negInf {
+			sum = vec.ExpShift(row[:seen], row[:seen], scale, fresh[i])
+		} else {
+			clear(row)
+		}
+		total[i] = float32(total[i]*decay[i]) + sum
+	}
+	copy(top, fresh)
+}
+
+// gradTile turns products of queries and keys, and of gradients and values, into probabilities and the gradients of scores.
+func (s *attn) gradTile(p, ds, delta, lse []float32, n, b, t0, s0, width int) {
+	for i := range n {
+		row, d := p[i*scoreStride:][:width], ds[i*scoreStride:][:width]
+		seen := s.seen(t0+i, s0, width)
+		clear(row[seen:])
+		clear(d[seen:])
+		row, d = row[:seen], d[:seen]
+		vec.AttentionGrad(row, d, s.scale, lse[t0+i], delta[t0+i])
+		s.segregate(row, b, t0+i, s0, 0)
+		s.segregate(d, b, t0+i, s0, 0)
 	}
 }
 
@@ -286,24 +333,33 @@ func attentionJointGrad(d *Device, c device.Call) (func(), error) {
 func (d *Device) attentionGrad(gr *attnGrad) (func(), error) {
 	s := gr.attn
 	gr.need = s.scratch()
-	if err := d.reserve(padded(4*gr.need)+2*padded(4*queryTile*scoreStride)+padded(4*s.T)+2*padded(4*s.packedTile()), 0); err != nil {
+	if err := d.reserve(s.backwardBytes(), 0); err != nil {
 		return nil, err
 	}
 	threads := make([]backward, d.pool.threads)
 	for i := range threads {
-		w := &threads[i]
-		w.qk = vec.GemmArgs{K: s.D, LDA: s.queryStride, LDB: s.keyStride, TransB: true, LDC: scoreStride}
-		w.dp = w.qk
-		w.dp.LDA = s.outStride
-		w.dv = vec.GemmArgs{N: s.D, TransA: true, LDA: scoreStride, LDB: s.outStride, LDC: s.keyStride}
-		w.dk = w.dv
-		w.dk.LDB = s.queryStride
-		w.dq = vec.GemmArgs{N: s.D, LDA: scoreStride, LDB: s.keyStride, LDC: s.queryStride}
+		threads[i] = s.backward()
 	}
 	return d.parallel(s.batch*s.G, func(thread, task int) {
 		own := d.ownScratch(thread)
 		gr.head(&threads[thread], &own, task/s.G, task%s.G)
 	}), nil
+}
+
+func (s *attn) backward() backward {
+	w := backward{
+		qk: vec.GemmArgs{K: s.D, LDA: s.queryStride, LDB: s.keyStride, TransB: true, LDC: scoreStride},
+		dv: vec.GemmArgs{N: s.D, TransA: true, LDA: scoreStride, LDB: s.outStride, LDC: s.keyStride},
+		dq: vec.GemmArgs{N: s.D, LDA: scoreStride, LDB: s.keyStride, LDC: s.queryStride},
+	}
+	w.dp, w.dk = w.qk, w.dv
+	w.dp.LDA, w.dk.LDB = s.outStride, s.queryStride
+	return w
+}
+
+// backwardBytes is the memory that head takes.
+func (s *attn) backwardBytes() int {
+	return padded(4*s.scratch()) + 2*padded(4*queryTile*scoreStride) + padded(4*s.T) + 2*padded(4*s.packedTile())
 }
 
 // attnGrad adds to attn what the backward pass reads and writes.
@@ -365,16 +421,7 @@ func (s *attnGrad) tile(w *backward, scratch, p, ds, delta, lse []float32, b, t0
 	vec.Gemm(&w.qk, 0, n, 0, width, scratch)
 	w.dp.M, w.dp.A, w.dp.C = n, s.dy[at:], ds
 	vec.Gemm(&w.dp, 0, n, 0, width, scratch)
-	for i := range n {
-		row, d := p[i*scoreStride:][:width], ds[i*scoreStride:][:width]
-		seen := s.seen(t0+i, s0, width)
-		clear(row[seen:])
-		clear(d[seen:])
-		row, d = row[:seen], d[:seen]
-		vec.AttentionGrad(row, d, s.scale, lse[t0+i], delta[t0+i])
-		s.segregate(row, b, t0+i, s0, 0)
-		s.segregate(d, b, t0+i, s0, 0)
-	}
+	s.gradTile(p, ds, delta, lse, n, b, t0, s0, width)
 	w.dv.M, w.dv.K, w.dv.A, w.dv.B, w.dv.C, w.dv.Accumulate = width, n, p, s.dy[at:], s.dv[key:], begun
 	vec.Gemm(&w.dv, 0, width, 0, s.D, scratch)
 	w.dk.M, w.dk.K, w.dk.A, w.dk.B, w.dk.C, w.dk.Accumulate = width, n, ds, s.q[query:], s.dk[key:], begun

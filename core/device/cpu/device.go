@@ -2,7 +2,7 @@ package cpu
 
 import (
 	"fmt"
-	"runtime"
+	"time"
 
 	"starling/core/device"
 	"starling/sdk/vec"
@@ -18,10 +18,12 @@ type Config struct {
 	// time name the same set.
 	Kernels string
 	// Ranks is how many devices share this machine's cores, zero meaning one. Idle threads wait for work without giving up
-	// their core, for some tens of microseconds, only where every rank's threads have a core each.
+	// their core, for two milliseconds at most, only where every rank's threads have a core each.
 	Ranks int
 	// TrackWrites makes kernels note how far they write into each arena, for HighWater.
 	TrackWrites bool
+	// Measure makes threads note how long they compute, for Spent.
+	Measure bool
 }
 
 // Device is the CPU. Its methods and the kernels that it makes are used by one goroutine.
@@ -31,26 +33,33 @@ type Device struct {
 	own    []scratch // one per thread
 	shared scratch
 	tables map[turnsKey]turns
+	copier *copier // nil until a copy is bound
+	held   held
 }
 
-var _ device.Device = (*Device)(nil)
+var (
+	_ device.Device        = (*Device)(nil)
+	_ device.Copier        = (*Device)(nil)
+	_ device.HostAllocator = (*Device)(nil)
+)
 
 // Open starts the device's threads. An error names what this machine cannot do.
 func Open(cfg Config) (*Device, error) {
 	if cfg.Threads < 0 || cfg.Ranks < 0 {
 		return nil, fmt.Errorf("cpu: threads (%d) and ranks (%d) cannot be negative", cfg.Threads, cfg.Ranks)
 	}
-	cores := runtime.GOMAXPROCS(0) // affinity and CPU quota are in it
 	ranks := max(cfg.Ranks, 1)
 	threads := cfg.Threads
 	if threads == 0 {
-		threads = max(1, cores/ranks)
+		threads = max(1, Cores()/ranks)
 	}
 	if err := chooseKernels(cfg.Kernels); err != nil {
 		return nil, fmt.Errorf("cpu: %w", err)
 	}
+	pool := newPool(threads, maySpin(threads, ranks, atStart, quota()))
+	pool.measured = cfg.Measure
 	return &Device{
-		pool:   newPool(threads, threads*ranks <= cores),
+		pool:   pool,
 		track:  cfg.TrackWrites,
 		own:    make([]scratch, threads),
 		tables: map[turnsKey]turns{},
@@ -77,6 +86,10 @@ func (d *Device) KernelSet() string { return vec.Active() }
 
 // Threads is the number of threads that compute.
 func (d *Device) Threads() int { return d.pool.threads }
+
+// Spent is how long the device's other threads have computed and the caller's has waited for them since the device was opened; zero
+// unless that is measured. Of kernels that took the caller t, threads·t - (t - waited + worked) is what threads were idle.
+func (d *Device) Spent() (worked, waited time.Duration) { return d.pool.spent() }
 
 // Bind implements device.Device.
 func (d *Device) Bind(c device.Call) (func(), error) {
@@ -131,6 +144,7 @@ func (d *Device) ScratchBytes() int64 {
 // Close implements device.Device.
 func (d *Device) Close() {
 	d.pool.close()
+	d.copier.close()
 	for i := range d.own {
 		d.own[i].free()
 	}

@@ -2,7 +2,6 @@ package cpu
 
 import (
 	"math/rand/v2"
-	"runtime"
 	"strings"
 	"testing"
 	"unsafe"
@@ -29,7 +28,7 @@ func TestOpenRefusesWhatItCannotDo(t *testing.T) {
 }
 
 func TestThreadsAreSharedBetweenRanks(t *testing.T) {
-	cores := runtime.GOMAXPROCS(0)
+	cores := Cores()
 	if d := open(t, Config{}); d.Threads() != cores {
 		t.Errorf("%d threads on %d cores", d.Threads(), cores)
 	}

@@ -31,17 +31,46 @@ func embedding(d *Device, c device.Call) (func(), error) {
 // all ids, so that every row is summed by one task in the order of positions.
 const embeddingTasks = 16
 
+// embeddingGrad sums the rows of dy of each id. Accumulating, it touches only the rows of the table that are looked up: the others would have zeros added.
 func embeddingGrad(d *Device, c device.Call) (func(), error) {
 	dy, ids, n := f32(c.In[0]), i32(c.In[1]), lastOf(c.In[0])
 	rows, dt := c.Out[0].Shape[0], f32(c.Out[0])
 	each := blocks(rows, embeddingTasks)
-	return d.parallel(blocks(rows, each), func(_, i int) {
+	tasks := blocks(rows, each)
+	// A list of positions for each row of the table: places are positions plus one, zero ends a list.
+	if err := d.reserve(padded(4*each)+padded(4*n), padded(4*len(ids))); err != nil {
+		return nil, err
+	}
+	return d.parallel(tasks, func(thread, i int) {
 		lo, hi := span(i, each, rows)
-		clear(dt[lo*n : hi*n])
-		for r, id := range ids {
-			if id := int(id); id >= lo && id < hi {
-				vec.AddTo(dt[id*n:(id+1)*n], dy[r*n:(r+1)*n])
+		own, shared := d.ownScratch(thread), d.sharedScratch()
+		first, sum := own.ints(each)[:hi-lo], own.floats(n)
+		next := shared.ints(len(ids)) // each position belongs to one task at most
+		clear(first)
+		for r := len(ids) - 1; r >= 0; r-- {
+			if id := int(ids[r]); id >= lo && id < hi {
+				next[r] = first[id-lo]
+				first[id-lo] = int32(r + 1)
+			}
+		}
+		for k, at := range first {
+			to := dt[(lo+k)*n : (lo+k+1)*n]
+			switch {
+			case !c.Accum:
+				clear(to)
+				addRows(to, dy, at, next, n)
+			case at != 0:
+				clear(sum)
+				addRows(sum, dy, at, next, n)
+				vec.AddTo(to, sum)
 			}
 		}
 	}), nil
+}
+
+// addRows adds the rows of x on a list of positions.
+func addRows(to, x []float32, at int32, next []int32, n int) {
+	for ; at != 0; at = next[at-1] {
+		vec.AddTo(to, x[int(at-1)*n:int(at)*n])
+	}
 }

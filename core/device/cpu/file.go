@@ -20,6 +20,9 @@ func (a *fileArena) Bytes() []byte { return a.mem }
 // Size implements device.Arena.
 func (a *fileArena) Size() int64 { return int64(len(a.mem)) }
 
+// File is where the arena lives, for other processes to map; nil where it has no bytes. It belongs to the arena.
+func (a *fileArena) File() *os.File { return a.file }
+
 // Free implements device.Arena.
 func (a *fileArena) Free() {
 	unmap(a.mem)

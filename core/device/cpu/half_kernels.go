@@ -6,19 +6,15 @@ import (
 	"starling/sdk/vec"
 )
 
-// Operations on bfloat16 values that are no products: operands are widened a piece at a time, computed in float32 as the
-// kernels of that type do, and rounded once. What one row or piece needs lies in a thread's scratch memory.
+// Operations on bfloat16 values that are no products: operands are widened, computed in float32 as the kernels of that type do, and
+// rounded once, in one pass where vec has one; otherwise a row or piece at a time in a thread's scratch memory.
 var halfKernels = []kernel{
-	{"add", "bf16 bf16", halfBinary(vec.Add)}, {"sub", "bf16 bf16", halfBinary(vec.Sub)}, {"mul", "bf16 bf16", halfBinary(vec.Mul)},
+	{"add", "bf16 bf16", halfBinary(vec.AddBF16)}, {"sub", "bf16 bf16", halfBinary(vec.SubBF16)}, {"mul", "bf16 bf16", halfBinary(vec.MulBF16)},
 
-	{"relu", "bf16", halfEach(1, 1, func(y, x [][]float32) { vec.Relu(y[0], x[0]) })},
-	{"gelu", "bf16", halfEach(1, 1, func(y, x [][]float32) { vec.Gelu(y[0], x[0]) })},
-	{"gelu_erf", "bf16", halfEach(1, 1, func(y, x [][]float32) { vec.GeluErf(y[0], x[0]) })},
-	{"silu", "bf16", halfEach(1, 1, func(y, x [][]float32) { vec.Silu(y[0], x[0]) })},
-	{"relu_grad", "bf16 bf16", halfEach(2, 1, func(y, x [][]float32) { vec.ReluGrad(y[0], x[0], x[1]) })},
-	{"gelu_grad", "bf16 bf16", halfEach(2, 1, func(y, x [][]float32) { vec.GeluGrad(y[0], x[0], x[1]) })},
-	{"gelu_erf_grad", "bf16 bf16", halfEach(2, 1, func(y, x [][]float32) { vec.GeluErfGrad(y[0], x[0], x[1]) })},
-	{"silu_grad", "bf16 bf16", halfEach(2, 1, func(y, x [][]float32) { vec.SiluGrad(y[0], x[0], x[1]) })},
+	{"relu", "bf16", halfUnary(vec.ReluBF16)}, {"relu_grad", "bf16 bf16", halfPointwise(vec.ReluGradBF16)},
+	{"gelu", "bf16", halfUnary(vec.GeluBF16)}, {"gelu_grad", "bf16 bf16", halfPointwise(vec.GeluGradBF16)},
+	{"gelu_erf", "bf16", halfUnary(vec.GeluErfBF16)}, {"gelu_erf_grad", "bf16 bf16", halfPointwise(vec.GeluErfGradBF16)},
+	{"silu", "bf16", halfUnary(vec.SiluBF16)}, {"silu_grad", "bf16 bf16", halfPointwise(vec.SiluGradBF16)},
 	{"swiglu", "bf16 bf16", halfEach(2, 1, func(y, x [][]float32) {
 		vec.Silu(y[0], x[0])
 		vec.Mul(y[0], y[0], x[1])
@@ -83,33 +79,50 @@ func halfEach(inputs, outputs int, f func(y, x [][]float32)) maker {
 	}
 }
 
+// halfUnary and halfPointwise make the kernels of operations that vec has on bfloat16 operands of one shape.
+func halfUnary(f func(y, x []uint16)) maker {
+	return func(d *Device, c device.Call) (func(), error) {
+		x, y := bf16(c.In[0]), bf16(c.Out[0])
+		return d.parallelSpan(len(y), costlyBlock, func(lo, hi int) { f(y[lo:hi], x[lo:hi]) }), nil
+	}
+}
+
+func halfPointwise(f func(y, a, b []uint16)) maker {
+	return func(d *Device, c device.Call) (func(), error) {
+		a, b, y := bf16(c.In[0]), bf16(c.In[1]), bf16(c.Out[0])
+		return d.parallelSpan(len(y), costlyBlock, func(lo, hi int) { f(y[lo:hi], a[lo:hi], b[lo:hi]) }), nil
+	}
+}
+
 // halfBinary makes the kernels of a broadcasting operation.
-func halfBinary(f vectors) maker {
+func halfBinary(f func(y, a, b []uint16)) maker {
 	return func(d *Device, c device.Call) (func(), error) {
 		a, b, y := bf16(c.In[0]), bf16(c.In[1]), bf16(c.Out[0])
 		shape := c.Out[0].Shape
 		w := newWalk(shape, shape.Strides(), stretch(c.In[0].Shape, shape), stretch(c.In[1].Shape, shape))
-		if err := d.reserve(2*padded(4*halfPiece), 0); err != nil {
+		if err := d.reserve(2*padded(2*copies), 0); err != nil {
 			return nil, err
 		}
-		widen := func(dst []float32, x []uint16, at, step int) {
-			if step == 0 {
-				vec.BF16ToF32(dst[:1], x[at:at+1])
-				vec.Fill(dst, dst[0])
+		return d.eachRow(w, cheapBlock, func(thread int, off [3]int, n int) {
+			if n == 1 || w.step[1] != 0 && w.step[2] != 0 {
+				f(y[off[0]:off[0]+n], a[off[1]:off[1]+n], b[off[2]:off[2]+n])
 				return
 			}
-			vec.BF16ToF32(dst, x[at:at+len(dst)])
-		}
-		return d.eachRow(w, costlyBlock, func(thread int, off [3]int, n int) {
 			own := d.ownScratch(thread)
-			p, q := own.floats(halfPiece), own.floats(halfPiece)
-			for lo := 0; lo < n; lo += halfPiece {
-				k := min(halfPiece, n-lo)
+			p, q := own.words(copies), own.words(copies) // of an operand that is one number for the row
+			for k := range copies {
+				p[k], q[k] = a[off[1]], b[off[2]]
+			}
+			for lo := 0; lo < n; lo += copies {
+				k := min(copies, n-lo)
 				p, q := p[:k], q[:k]
-				widen(p, a, off[1]+lo*w.step[1], w.step[1])
-				widen(q, b, off[2]+lo*w.step[2], w.step[2])
-				f(p, p, q)
-				vec.F32ToBF16(y[off[0]+lo:][:k], p)
+				if w.step[1] != 0 {
+					p = a[off[1]+lo:][:k]
+				}
+				if w.step[2] != 0 {
+					q = b[off[2]+lo:][:k]
+				}
+				f(y[off[0]+lo:][:k], p, q)
 			}
 		}), nil
 	}

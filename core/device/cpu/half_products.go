@@ -49,9 +49,9 @@ const packedHalfMost = 8 << 20
 
 // halfProduct makes the kernel of g, whose result is y: float32, or bfloat16 with an offset for each column. The columns are cut
 // into strips, each a product of its own; as many strips as packedHalfMost allows are packed and multiplied at a time.
+// Sums are rounded a panel at a time, where the first-level cache has them.
 func (d *Device) halfProduct(g vec.GemmBF16Args, y device.Tensor, bias []uint16) (func(), error) {
 	cut := cutProduct(g.M, g.N, g.K)
-	wide := y.DType == tensor.F32
 	strips := make([]vec.GemmBF16Args, cut.cols)
 	for s := range strips {
 		j0, j1 := span(s, cut.nb, g.N)
@@ -62,21 +62,23 @@ func (d *Device) halfProduct(g vec.GemmBF16Args, y device.Tensor, bias []uint16)
 		} else {
 			p.B = g.B[j0:]
 		}
-		if wide {
+		if y.DType == tensor.F32 {
 			p.C, p.LDC = f32(y)[j0:], g.N
+		} else {
+			p.Out, p.LDO = bf16(y)[j0:], g.N
 		}
 		strips[s] = p
 	}
 	size := vec.GemmBF16Packed(&strips[0]) // the first is the widest
 	group := min(cut.cols, max(1, packedHalfMost/size))
-	need, tile := vec.GemmBF16Scratch(&strips[0]), 0
-	if !wide {
-		tile = cut.mb * cut.nb
+	need, offsets := vec.GemmBF16Scratch(&strips[0]), 0
+	if bias != nil {
+		offsets = cut.nb
 	}
-	if err := d.reserve(padded(4*need)+padded(4*tile)+padded(4*cut.nb), 4*size*group); err != nil {
+	if err := d.reserve(padded(4*need)+padded(4*offsets), 4*size*group); err != nil {
 		return nil, err
 	}
-	pieces := make([]vec.GemmBF16Args, d.pool.threads) // of a result that is rounded
+	pieces := make([]vec.GemmBF16Args, d.pool.threads) // of a product with offsets, which lie in a thread's scratch memory
 	var steps []func()
 	for first := 0; first < cut.cols; first += group {
 		part := strips[first:min(first+group, cut.cols)]
@@ -101,27 +103,15 @@ func (d *Device) halfProduct(g vec.GemmBF16Args, y device.Tensor, bias []uint16)
 			scratch := own.floats(need)
 			p := &part[t%len(part)]
 			i0, i1 := span(t/len(part), cut.mb, g.M)
-			if wide {
-				vec.GemmBF16(p, i0, i1, 0, p.N, scratch)
-				return
-			}
-			q := &pieces[thread]
-			*q = *p
-			q.M, q.A, q.C, q.LDC = i1-i0, p.A[i0*p.LDA:], own.floats(tile), cut.nb
-			vec.GemmBF16(q, 0, q.M, 0, q.N, scratch)
-			j0 := (first + t%len(part)) * cut.nb
-			offset := own.floats(cut.nb)[:q.N]
 			if bias != nil {
-				vec.BF16ToF32(offset, bias[j0:j0+q.N])
+				q := &pieces[thread]
+				*q = *p
+				j0 := (first + t%len(part)) * cut.nb
+				q.Bias = own.floats(offsets)[:q.N]
+				vec.BF16ToF32(q.Bias, bias[j0:j0+q.N])
+				p = q
 			}
-			out := bf16(y)
-			for r := range q.M {
-				row := q.C[r*q.LDC:][:q.N]
-				if bias != nil {
-					vec.AddTo(row, offset)
-				}
-				vec.F32ToBF16(out[(i0+r)*g.N+j0:][:q.N], row)
-			}
+			vec.GemmBF16(p, i0, i1, 0, p.N, scratch)
 		}))
 	}
 	return sequence(steps...), nil
@@ -139,17 +129,16 @@ func halfLinearGradB(d *Device, c device.Call) (func(), error) {
 	dy, db, n := bf16(c.In[0]), bf16(c.Out[0]), lastOf(c.In[0])
 	rows := len(dy) / n
 	width := max(64, (blocks(n, 4)+31)/32*32)
-	if err := d.reserve(2*padded(4*width), 0); err != nil {
+	if err := d.reserve(padded(4*width), 0); err != nil {
 		return nil, err
 	}
 	return d.parallel(blocks(n, width), func(thread, t int) {
 		lo, hi := span(t, width, n)
 		own := d.ownScratch(thread)
-		sum, row := own.floats(width)[:hi-lo], own.floats(width)[:hi-lo]
+		sum := own.floats(width)[:hi-lo]
 		clear(sum)
 		for r := range rows {
-			vec.BF16ToF32(row, dy[r*n+lo:r*n+hi])
-			vec.AddTo(sum, row)
+			vec.AddWide(sum, dy[r*n+lo:r*n+hi])
 		}
 		vec.F32ToBF16(db[lo:hi], sum)
 	}), nil

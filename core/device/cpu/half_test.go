@@ -3,6 +3,8 @@ package cpu
 import (
 	"bytes"
 	"fmt"
+	"math/rand/v2"
+	"strings"
 	"testing"
 
 	"starling/core/graph"
@@ -43,6 +45,21 @@ func halfSamples() []sample {
 		add("rms_norm_grad", nil, hs(7, 50, c), hs(7, 50, c), hs(c), pos(350))
 	}
 	add("linear_grad_b", nil, hs(5, 77, 170))
+	for _, l := range [][6]int{{2, 7, 7, 2, 2, 8}, {1, 64, 128, 4, 2, 64}, {1, 150, 150, 2, 1, 33}, {1, 70, 201, 2, 2, 64}, {1, 201, 70, 3, 1, 20}, {1, 192, 192, 2, 2, 64}} {
+		q, kv, lse := []int{l[0], l[1], l[3], l[5]}, []int{l[0], l[2], l[4], l[5]}, operand{tensor.F32, tensor.Shape{l[0], l[3], l[1]}, func(r *rand.Rand) float64 { return 4 + normal(r) }}
+		for _, causal := range []bool{false, true} {
+			a := graph.AttentionAttrs{Scale: 0.3, Causal: causal}
+			add("attention", a, hs(q...), hs(kv...), hs(kv...))
+			add("attention_grad", a, hs(q...), hs(q...), hs(kv...), hs(kv...), hs(q...), lse)
+			add("attention", a, hs(q...), hs(kv...), hs(kv...), ids(3, l[0], l[1]), ids(3, l[0], l[2]))
+			add("attention_grad", a, hs(q...), hs(q...), hs(kv...), hs(kv...), hs(q...), lse, ids(3, l[0], l[1]), ids(3, l[0], l[2]))
+			if l[1] == l[2] && l[3] == l[4] {
+				joint, side := graph.JointAttentionAttrs{AttentionAttrs: a, Heads: l[3]}, hs(l[0], l[1], 3*l[3]*l[5])
+				add("attention_joint", joint, side)
+				add("attention_joint_grad", joint, hs(q...), side, hs(q...), lse)
+			}
+		}
+	}
 	for _, l := range [][2]int{{50, 170}, {64, 96}, {800, 130}} {
 		add("linear", nil, hs(5, 77, l[0]), hs(l[1], l[0]))
 		add("linear", nil, hs(3, 177, l[0]), hs(l[1], l[0]), hs(l[1]))
@@ -50,6 +67,33 @@ func halfSamples() []sample {
 		add("linear_grad_w_wide", nil, hs(5, 77, l[1]), hs(5, 77, l[0]))
 		ss = append(ss, sample{op: "linear_grad_w_wide", in: []operand{hs(5, 77, l[1]), hs(5, 77, l[0])}, accum: true})
 	}
+	for _, z := range []struct {
+		n, c, h, w, o, kh, kw int
+		at                    graph.ConvAttrs
+	}{
+		{2, 3, 9, 8, 5, 3, 3, graph.ConvAttrs{StrideH: 1, StrideW: 1, PadH: 1, PadW: 1, DilationH: 1, DilationW: 1, Groups: 1}},
+		{2, 66, 7, 9, 33, 3, 3, graph.ConvAttrs{StrideH: 1, StrideW: 1, PadH: 1, PadW: 1, DilationH: 1, DilationW: 1, Groups: 1}},
+		{3, 64, 8, 8, 70, 3, 3, graph.ConvAttrs{StrideH: 2, StrideW: 2, PadH: 1, PadW: 1, DilationH: 1, DilationW: 1, Groups: 1}},
+		{37, 130, 4, 4, 20, 1, 1, graph.ConvAttrs{StrideH: 1, StrideW: 1, DilationH: 1, DilationW: 1, Groups: 1}},
+		{2, 40, 21, 19, 6, 3, 2, graph.ConvAttrs{StrideH: 2, StrideW: 3, PadH: 2, PadW: 1, DilationH: 2, DilationW: 1, Groups: 2}},
+		{1, 4, 40, 39, 4, 3, 3, graph.ConvAttrs{StrideH: 1, StrideW: 1, PadH: 1, PadW: 1, DilationH: 1, DilationW: 1, Groups: 4}},
+		{1, 1, 1, 1, 1, 1, 1, graph.ConvAttrs{StrideH: 1, StrideW: 1, DilationH: 1, DilationW: 1, Groups: 1}},
+	} {
+		x, w := []int{z.n, z.c, z.h, z.w}, []int{z.o, z.c / z.at.Groups, z.kh, z.kw}
+		oh := (z.h+2*z.at.PadH-z.at.DilationH*(z.kh-1)-1)/z.at.StrideH + 1
+		ow := (z.w+2*z.at.PadW-z.at.DilationW*(z.kw-1)-1)/z.at.StrideW + 1
+		y, at := []int{z.n, z.o, oh, ow}, z.at
+		add("conv2d", at, hs(x...), hs(w...))
+		add("conv2d", at, hs(x...), hs(w...), hs(z.o))
+		at.H, at.W = z.h, z.w
+		add("conv2d_grad_x", at, hs(y...), hs(w...))
+		at.H, at.W = z.kh, z.kw
+		add("conv2d_grad_w_wide", at, hs(y...), hs(x...))
+	}
+	loss := graph.LinearLossAttrs{CrossEntropyAttrs: graph.CrossEntropyAttrs{Ignore: 3}, Rows: 64}
+	small := operand{tensor.BF16, tensor.Shape{130, 70}, func(r *rand.Rand) float64 { return 0.1 * normal(r) }}
+	add("linear_cross_entropy", loss, hs(2, 100, 70), small, ints(-2, 2, 100))
+	add("linear_cross_entropy_grads", loss, fs(), hs(2, 100, 70), small, ints(-2, 2, 100))
 	return ss
 }
 
@@ -59,7 +103,7 @@ func TestHalfKernelsHaveSamples(t *testing.T) {
 	for _, s := range halfSamples() {
 		have[s.op] = true
 	}
-	for _, family := range [][]kernel{halfKernels, halfProductKernels} {
+	for _, family := range [][]kernel{halfKernels, halfProductKernels, halfConvKernels, halfAttentionKernels, linearLossKernels} {
 		for _, k := range family {
 			if !have[k.op] {
 				t.Errorf("%s on %s has no sample", k.op, k.in)
@@ -111,12 +155,24 @@ func TestHalfKernels(t *testing.T) {
 	}
 }
 
-// What is no product gives the bits of the fp32 kernel on widened operands, rounded once.
+// What is no product gives the bits of the fp32 kernel on widened operands, rounded once; without tiles of bfloat16 attention does too.
 func TestHalfKernelsRoundOnce(t *testing.T) {
+	for _, set := range vec.Sets() {
+		t.Run(set, func(t *testing.T) {
+			defer use(t, set)()
+			roundOnce(t)
+		})
+	}
+}
+
+func roundOnce(t *testing.T) {
 	d := open(t, Config{Threads: 2})
 	for i, s := range halfSamples() {
 		switch s.op {
-		case "linear", "linear_grad_x", "linear_grad_w_wide":
+		case "linear", "linear_grad_x", "linear_grad_w_wide", "conv2d", "conv2d_grad_x", "conv2d_grad_w_wide", "linear_cross_entropy", "linear_cross_entropy_grads":
+			continue
+		}
+		if strings.HasPrefix(s.op, "attention") && vec.BF16Class() == vec.BF16Tiles {
 			continue
 		}
 		t.Run(fmt.Sprint(i, " ", s.name()), func(t *testing.T) {
@@ -124,7 +180,9 @@ func TestHalfKernelsRoundOnce(t *testing.T) {
 			wide := s
 			wide.in = nil
 			for _, o := range s.in {
-				o.dtype = tensor.F32
+				if o.dtype == tensor.BF16 {
+					o.dtype = tensor.F32
+				}
 				wide.in = append(wide.in, o)
 			}
 			full := wide.lay(t, d)

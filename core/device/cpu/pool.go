@@ -1,15 +1,17 @@
 package cpu
 
 import (
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"starling/sdk/vec"
 )
 
-// spinFor bounds how long an idle thread burns its core before it parks. Waking a parked thread takes
-// about 100 µs, the gap between two kernels of a program a few µs.
-const spinFor = 50 * time.Microsecond
+// spinFor bounds how long an idle thread burns its core before it parks. The gap between two kernels of a program is a few µs, that
+// between two steps up to a millisecond. A parked thread takes about 100 µs to wake, but what costs more is where: the system may wake it on the core
+// that the other thread computes on, and lets the second core idle for milliseconds before it moves one of them.
+const spinFor = 2 * time.Millisecond
 
 // pool is a set of persistent workers that run jobs together with the goroutine that submits them. One
 // job runs at a time. The submitter takes part, so that a job finishes even if no worker ever gets a core, and it
@@ -25,12 +27,17 @@ type pool struct {
 	_       [64]byte
 	waiting atomic.Bool   // the submitter has parked, or is about to
 	done    chan struct{} // wakes it
+
+	measured bool          // note how long threads work and wait; does not change while jobs run
+	waited   time.Duration // by the submitter, for tasks that others had taken
 }
 
 // worker is one thread's parking place.
 type worker struct {
 	parked atomic.Bool
 	wake   chan struct{}
+	_      [64]byte
+	worked atomic.Int64 // nanoseconds in tasks, where the pool is measured
 	_      [64]byte
 }
 
@@ -84,6 +91,12 @@ func (p *pool) run(j *job) {
 		}
 	}
 	p.take(j, 0)
+	if p.measured {
+		start := time.Now()
+		p.await(j)
+		p.waited += time.Since(start)
+		return
+	}
 	p.await(j)
 }
 
@@ -94,7 +107,13 @@ func (p *pool) take(j *job, thread int) {
 		if i >= j.n {
 			return
 		}
-		j.fn(thread, int(i))
+		if p.measured && thread > 0 {
+			start := time.Now()
+			j.fn(thread, int(i))
+			p.workers[thread-1].worked.Add(int64(time.Since(start)))
+		} else {
+			j.fn(thread, int(i))
+		}
 		if j.left.Add(-1) == 0 && p.waiting.Load() && p.waiting.CompareAndSwap(true, false) {
 			p.done <- struct{}{}
 		}
@@ -144,8 +163,8 @@ func (p *pool) work(i int) {
 	}
 }
 
-// spinUntil waits for ready within the pool's patience and reports whether it came true. It yields
-// to other goroutines now and then, so that spinning threads never keep one from running.
+// spinUntil waits for ready within the pool's patience and reports whether it came true. It does not yield to other goroutines: with a
+// processor of the Go scheduler to spare (cmd/runtime sees to that) each yield would wake another of its threads, which then competes for this core.
 func (p *pool) spinUntil(ready func() bool) bool {
 	if p.spin == 0 {
 		return ready()
@@ -155,7 +174,8 @@ func (p *pool) spinUntil(ready func() bool) bool {
 		if ready() {
 			return true
 		}
-		if k%128 != 127 {
+		vec.Pause()
+		if k%64 != 63 {
 			continue
 		}
 		switch {
@@ -164,8 +184,15 @@ func (p *pool) spinUntil(ready func() bool) bool {
 		case time.Since(start) > p.spin:
 			return false
 		}
-		runtime.Gosched()
 	}
+}
+
+// spent is how long the workers have computed and the submitter has waited for them so far.
+func (p *pool) spent() (worked, waited time.Duration) {
+	for i := range p.workers {
+		worked += time.Duration(p.workers[i].worked.Load())
+	}
+	return worked, p.waited
 }
 
 // close ends the workers. No job may be running.

@@ -61,16 +61,15 @@ func cutProduct(m, n, k int) cut {
 	return c
 }
 
-// products makes a kernel that computes several products of one shape. done, if set, is called for every finished
-// block of rows i0 to i1 and columns j0 to j1 of product p.
-func (d *Device) products(ps []vec.GemmArgs, done func(p, i0, i1, j0, j1 int)) (func(), error) {
+// products makes a kernel that computes several products of one shape.
+func (d *Device) products(ps []vec.GemmArgs) (func(), error) {
 	if len(ps) == 0 {
 		return func() {}, nil
 	}
 	m, n, k := ps[0].M, ps[0].N, ps[0].K
 	if len(ps) == 1 {
 		if c := cutProduct(m, n, k); c.whole {
-			return d.packedProduct(&ps[0], c, done)
+			return d.packedProduct(&ps[0], c)
 		}
 	}
 	need := vec.GemmScratch(&ps[0])
@@ -93,9 +92,6 @@ func (d *Device) products(ps []vec.GemmArgs, done func(p, i0, i1, j0, j1 int)) (
 			i0, i1 := span(b/c.cols%c.rows, c.mb, m)
 			j0, j1 := span(b%c.cols, c.nb, n)
 			vec.Gemm(&ps[p], i0, i1, j0, j1, scratch)
-			if done != nil {
-				done(p, i0, i1, j0, j1)
-			}
 		}
 	}), nil
 }
@@ -104,7 +100,7 @@ func (d *Device) products(ps []vec.GemmArgs, done func(p, i0, i1, j0, j1 int)) (
 const packWidth = 128
 
 // packedProduct packs the right operand whole, then computes the blocks.
-func (d *Device) packedProduct(g *vec.GemmArgs, c cut, done func(p, i0, i1, j0, j1 int)) (func(), error) {
+func (d *Device) packedProduct(g *vec.GemmArgs, c cut) (func(), error) {
 	size := vec.GemmPacked(g)
 	packed := *g
 	packed.Packed = make([]float32, 0) // of no size yet: only tells GemmScratch that blocks need none for B
@@ -131,9 +127,6 @@ func (d *Device) packedProduct(g *vec.GemmArgs, c cut, done func(p, i0, i1, j0, 
 			i0, i1 := span(t/c.cols, c.mb, g.M)
 			j0, j1 := span(t%c.cols, c.nb, g.N)
 			vec.Gemm(&packed, i0, i1, j0, j1, s.floats(need))
-			if done != nil {
-				done(0, i0, i1, j0, j1)
-			}
 		}),
 	), nil
 }
@@ -142,21 +135,16 @@ func linear(d *Device, c device.Call) (func(), error) {
 	x, w, y := f32(c.In[0]), f32(c.In[1]), f32(c.Out[0])
 	out, in := c.In[1].Shape[0], c.In[1].Shape[1]
 	g := vec.GemmArgs{M: len(x) / in, N: out, K: in, A: x, LDA: in, B: w, LDB: in, TransB: true, C: y, LDC: out}
-	if len(c.In) == 2 {
-		return d.products([]vec.GemmArgs{g}, nil)
+	if len(c.In) == 3 {
+		g.Bias = f32(c.In[2])
 	}
-	b := f32(c.In[2])
-	return d.products([]vec.GemmArgs{g}, func(_, i0, i1, j0, j1 int) {
-		for i := i0; i < i1; i++ {
-			vec.AddTo(y[i*out+j0:i*out+j1], b[j0:j1])
-		}
-	})
+	return d.products([]vec.GemmArgs{g})
 }
 
 func linearGradX(d *Device, c device.Call) (func(), error) {
 	dy, w, dx := f32(c.In[0]), f32(c.In[1]), f32(c.Out[0])
 	out, in := c.In[1].Shape[0], c.In[1].Shape[1]
-	return d.products([]vec.GemmArgs{{M: len(dy) / out, N: in, K: out, A: dy, LDA: out, B: w, LDB: in, C: dx, LDC: in}}, nil)
+	return d.products([]vec.GemmArgs{{M: len(dy) / out, N: in, K: out, A: dy, LDA: out, B: w, LDB: in, C: dx, LDC: in}})
 }
 
 func linearGradW(d *Device, c device.Call) (func(), error) {
@@ -164,7 +152,7 @@ func linearGradW(d *Device, c device.Call) (func(), error) {
 	out, in := lastOf(c.In[0]), lastOf(c.In[1])
 	return d.products([]vec.GemmArgs{{
 		M: out, N: in, K: len(x) / in, A: dy, LDA: out, TransA: true, B: x, LDB: in, C: dw, LDC: in, Accumulate: c.Accum,
-	}}, nil)
+	}})
 }
 
 // linearGradB adds rows in order; tasks own columns.
@@ -199,7 +187,7 @@ func matmul(d *Device, c device.Call) (func(), error) {
 	if prod(wb) == 1 && !a.TransA { // one right operand for all: one tall product
 		g.M = prod(yb) * m
 		g.A, g.B, g.C = x, w, y
-		return d.products([]vec.GemmArgs{g}, nil)
+		return d.products([]vec.GemmArgs{g})
 	}
 	walk := newWalk(yb, scaled(tensor.Shape(yb).Strides(), m*n), scaled(stretch(xb, yb), m*k), scaled(stretch(wb, yb), k*n))
 	ps := make([]vec.GemmArgs, prod(yb))
@@ -208,7 +196,7 @@ func matmul(d *Device, c device.Call) (func(), error) {
 		ps[i] = g
 		ps[i].C, ps[i].A, ps[i].B = y[off[0]:off[0]+m*n], x[off[1]:off[1]+m*k], w[off[2]:off[2]+k*n]
 	}
-	return d.products(ps, nil)
+	return d.products(ps)
 }
 
 // scaled multiplies a list of strides.

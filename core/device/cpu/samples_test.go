@@ -192,12 +192,19 @@ func buildSamples() []sample {
 	add("embedding", nil, fs(100, 65), ints(-2, 5, 200))
 	add("embedding", nil, fs(100, 65), ids(102, 5, 200))
 	add("embedding_grad", graph.EmbeddingGradAttrs{Rows: 100}, fs(5, 200, 65), ids(102, 5, 200))
+	accum("embedding_grad", graph.EmbeddingGradAttrs{Rows: 1700}, fs(5, 200, 65), ints(-1, 5, 200))
+	accum("embedding_grad", graph.EmbeddingGradAttrs{Rows: 1}, fs(5, 200, 65), ids(2, 5, 200))
 	for _, c := range []int{33, 96, 256} {
 		n := graph.NormAttrs{Eps: 1e-5}
 		add("layer_norm", n, fs(7, 50, c), fs(c), fs(c))
 		add("layer_norm", n, fs(7, 50, c), fs(c))
 		add("layer_norm_grad", nil, fs(7, 50, c), fs(7, 50, c), fs(c), fs(350, 2))
 		add("rms_norm", n, fs(7, 50, c), fs(c))
+		for _, x := range []operand{fs(50, c), fs(5, c, 9, 8)} {
+			add("batch_norm", n, x, fs(c), fs(c), fs(c), fs(c))
+			add("batch_norm_fixed", n, x, fs(c), fs(c), fs(c), pos(c))
+			add("batch_norm_grad", nil, x, x, fs(c), fs(c, 2))
+		}
 		add("rms_norm_grad", nil, fs(7, 50, c), fs(7, 50, c), fs(c), pos(350))
 	}
 	for _, a := range []graph.AttentionAttrs{{Scale: 0.2}, {Causal: true, Scale: 0.2}} {
@@ -230,6 +237,13 @@ func buildSamples() []sample {
 		add("cross_entropy_grad", at, fs(), fs(4, 100, v), ids(v, 4, 100), lse)
 		add("cross_entropy_grad", at, fs(), fs(4, 100, v), ids(v+1, 4, 100), lse)
 	}
+	for _, rows := range []int{64, 384, 500} {
+		at := graph.LinearLossAttrs{CrossEntropyAttrs: graph.CrossEntropyAttrs{Ignore: 3}, Rows: rows}
+		w := operand{tensor.F32, tensor.Shape{300, 70}, func(r *rand.Rand) float64 { return 0.1 * normal(r) }}
+		add("linear_cross_entropy", at, fs(4, 100, 70), w, ints(-2, 4, 100))
+		add("linear_cross_entropy_grads", at, fs(), fs(4, 100, 70), w, ints(-2, 4, 100))
+		accum("linear_cross_entropy_grads", at, fs(), fs(4, 100, 70), w, ints(-2, 4, 100))
+	}
 
 	conv := graph.ConvAttrs{StrideH: 1, StrideW: 1, PadH: 1, PadW: 1, DilationH: 1, DilationW: 1, Groups: 1}
 	wide := graph.ConvAttrs{StrideH: 2, StrideW: 3, PadH: 2, PadW: 0, DilationH: 2, DilationW: 1, Groups: 2}
@@ -243,6 +257,7 @@ func buildSamples() []sample {
 		add("conv2d_grad_x", a, fs(y...), fs(w...))
 		a.H, a.W = w[2], w[3]
 		add("conv2d_grad_w", a, fs(y...), fs(x...))
+		add("conv2d_grad_w_wide", a, fs(y...), fs(x...))
 	}
 	addConv(conv, tensor.Shape{3, 20, 17, 19}, tensor.Shape{13, 20, 3, 3})
 	addConv(wide, tensor.Shape{3, 6, 40, 37}, tensor.Shape{8, 3, 3, 2})
@@ -262,6 +277,7 @@ func buildSamples() []sample {
 		numbers(0.1, 0.9, 0.1, 0.01, 0, 0, 0, 0.5), numbers(0.1, 0.9, 0.1, 0.01, 1, 0, 0, 0.5),
 		numbers(0.1, 0, 0.1, 0.01, 0, 0, 0, 0.5), numbers(0.1, 0, 0.1, 0.01, 1, 0, 0, 0.5),
 	} {
+		add("average", graph.AverageAttrs{Rate: 0.1, Weight: 0.3}, fs(3001), fs(3001))
 		add("sgd", graph.SGDAttrs{}, fs(30001), fs(30001), h)
 		for _, nesterov := range []bool{false, true} {
 			at := graph.SGDAttrs{Momentum: true, Nesterov: nesterov}
@@ -269,6 +285,17 @@ func buildSamples() []sample {
 			inPlace("sgd", at, []int{0, 2}, fs(30001), fs(30001), fs(30001), h)
 		}
 	}
+	m16, v16 := operand{tensor.BF16, tensor.Shape{30001}, normal}, operand{tensor.BF16, tensor.Shape{30001}, positive}
+	add("adamw_bf16", graph.AdamWAttrs{}, fs(30001), fs(30001), m16, v16, hyper)
+	u8 := operand{tensor.U8, tensor.Shape{30001}, below(256)}
+	add("adamw_int8", graph.AdamWAttrs{}, fs(30001), fs(30001), u8, pos(118), u8, pos(118), hyper)
+	inPlace("adamw_int8", graph.AdamWAttrs{}, []int{0, 2, 3, 4, 5}, fs(30001), fs(30001), u8, pos(118), u8, pos(118), hyper)
+	add("sum_abs", nil, fs(3, 20001))
+	add("max_abs", nil, fs(3, 20001))
+	add("clip_value", nil, fs(30001), numbers(0.3))
+	inPlace("clip_value", nil, []int{0}, fs(30001), numbers(0.3))
+	add("round_to", graph.RoundAttrs{To: tensor.BF16}, fs(30001))
+	inPlace("round_to", graph.RoundAttrs{To: tensor.F16}, []int{0}, fs(30001))
 	return ss
 }
 

@@ -10,14 +10,27 @@ import (
 // when they are made and ask for it each time they run, since a later reservation may move it.
 type scratch struct{ mem []byte }
 
+// Scratch memory is where products keep their packed operands, which every tile reads through: in huge pages, from a size on of which the
+// rest of the last page is little to lose.
+const (
+	hugePage    = 2 << 20
+	hugeScratch = 256 << 10
+)
+
 // reserve makes the memory at least bytes long.
 func (s *scratch) reserve(bytes int) error {
 	if bytes <= len(s.mem) {
 		return nil
 	}
+	if bytes >= hugeScratch {
+		bytes = (bytes + hugePage - 1) &^ (hugePage - 1)
+	}
 	mem, err := mmap(int64(bytes))
 	if err != nil {
 		return fmt.Errorf("cannot get %d bytes of scratch memory: %w", bytes, err)
+	}
+	if bytes >= hugeScratch {
+		adviseHuge(mem)
 	}
 	unmap(s.mem)
 	s.mem = mem
@@ -45,6 +58,12 @@ func (c *carve) floats(n int) []float32 { return piece[float32](c, n, 4) }
 
 // doubles cuts n float64 off.
 func (c *carve) doubles(n int) []float64 { return piece[float64](c, n, 8) }
+
+// ints cuts n int32 off.
+func (c *carve) ints(n int) []int32 { return piece[int32](c, n, 4) }
+
+// words cuts n uint16 off.
+func (c *carve) words(n int) []uint16 { return piece[uint16](c, n, 2) }
 
 func piece[T tensor.Element](c *carve, n, size int) []T {
 	b := c.mem[c.used : c.used+n*size]

@@ -24,9 +24,9 @@ var table = index(
 	elementwiseKernels, unaryKernels, castKernels,
 	layoutKernels, reduceKernels, softmaxKernels,
 	productKernels, attentionKernels, rotaryKernels,
-	normKernels, lossKernels, embeddingKernels, dropoutKernels,
-	halfProductKernels, halfKernels,
-	convKernels, windowKernels, optimizerKernels,
+	normKernels, batchNormKernels, lossKernels, embeddingKernels, dropoutKernels,
+	halfProductKernels, halfConvKernels, halfKernels, halfAttentionKernels, linearLossKernels,
+	convKernels, windowKernels, optimizerKernels, gradientKernels, smallStateKernels,
 )
 
 func index(families ...[]kernel) map[string][]kernel {

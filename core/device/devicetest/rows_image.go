@@ -12,8 +12,19 @@ func imageRows() map[string]row {
 		"conv2d":        {abs: product, nan: []int{0, 2}, cases: func(*rand.Rand) []testCase { return convolutions("y") }},
 		"conv2d_grad_x": {abs: product, nan: []int{0}, cases: func(*rand.Rand) []testCase { return convolutions("x") }},
 		"conv2d_grad_w": {abs: product, cases: func(*rand.Rand) []testCase { return convolutions("w") }},
-		"max_pool":      {nan: []int{0}, cases: func(*rand.Rand) []testCase { return pools(normal, whole(-2, 3), times(-1, positive)) }},
-		"avg_pool":      {rel: units, abs: units, nan: []int{0}, cases: func(*rand.Rand) []testCase { return pools(normal) }},
+		"conv2d_grad_w_wide": {abs: product, cases: func(*rand.Rand) []testCase {
+			cs := convolutions("w")
+			for _, c := range convolutions("w") {
+				in := append([]operand(nil), c.in...)
+				for i := range in {
+					in[i].Type = bf16(in[i].Shape...)
+				}
+				cs = append(cs, testCase{attrs: c.attrs, in: in})
+			}
+			return cs
+		}},
+		"max_pool": {nan: []int{0}, cases: func(*rand.Rand) []testCase { return pools(normal, whole(-2, 3), times(-1, positive)) }},
+		"avg_pool": {rel: units, abs: units, nan: []int{0}, cases: func(*rand.Rand) []testCase { return pools(normal) }},
 		"avg_pool_grad": {rel: units, abs: units, nan: []int{0}, cases: func(*rand.Rand) []testCase {
 			var cs []testCase
 			for _, c := range pools(normal) {

@@ -10,17 +10,22 @@ import (
 
 func layerRows() map[string]row {
 	return map[string]row{
-		"layer_norm":           {rel: 4 * units, abs: 4 * units, nan: []int{0, 1, 2}, cases: layerNorms},
-		"layer_norm_grad":      {rel: 4 * units, abs: product, nan: []int{0}, cases: layerNormGrads},
-		"rms_norm":             {rel: 4 * units, abs: 4 * units, nan: []int{0, 1}, cases: rmsNorms},
-		"rms_norm_grad":        {rel: 4 * units, abs: product, least: 1e-6, nan: []int{0}, cases: rmsNormGrads},
-		"rotary":               {rel: 2 * units, abs: units, nan: []int{0}, cases: rotaries},
-		"attention":            {rel: product, abs: product, nan: []int{0, 1, 2}, cases: func(r *rand.Rand) []testCase { return attentions(r, false) }},
-		"attention_joint":      {rel: product, abs: product, cases: func(*rand.Rand) []testCase { return jointAttentions(false) }},
-		"attention_joint_grad": {rel: product, abs: 2 * product, nan: []int{0}, cases: func(*rand.Rand) []testCase { return jointAttentions(true) }},
-		"attention_grad":       {rel: product, abs: 2 * product, nan: []int{0}, cases: func(r *rand.Rand) []testCase { return attentions(r, true) }},
-		"cross_entropy":        {rel: units, abs: units, nan: []int{0}, cases: func(*rand.Rand) []testCase { return crossEntropies(false) }},
-		"cross_entropy_grad":   {rel: 8 * units, abs: units, nan: []int{0, 1}, cases: func(*rand.Rand) []testCase { return crossEntropies(true) }},
+		"layer_norm":                 {rel: 4 * units, abs: 4 * units, nan: []int{0, 1, 2}, cases: layerNorms},
+		"layer_norm_grad":            {rel: 4 * units, abs: product, nan: []int{0}, cases: layerNormGrads},
+		"rms_norm":                   {rel: 4 * units, abs: 4 * units, nan: []int{0, 1}, cases: rmsNorms},
+		"rms_norm_grad":              {rel: 4 * units, abs: product, least: 1e-6, nan: []int{0}, cases: rmsNormGrads},
+		"batch_norm":                 {rel: 4 * units, abs: 4 * units, least: 2e-7, nan: []int{0, 1, 2}, cases: batchNorms},
+		"batch_norm_fixed":           {rel: 4 * units, abs: 4 * units, nan: []int{0, 1, 2, 3, 4}, cases: fixedBatchNorms},
+		"batch_norm_grad":            {rel: 4 * units, abs: product, nan: []int{0}, cases: batchNormGrads},
+		"rotary":                     {rel: 2 * units, abs: units, nan: []int{0}, cases: rotaries},
+		"attention":                  {rel: product, abs: product, nan: []int{0, 1, 2}, cases: func(r *rand.Rand) []testCase { return attentions(r, false) }},
+		"attention_joint":            {rel: product, abs: product, cases: func(*rand.Rand) []testCase { return jointAttentions(false) }},
+		"attention_joint_grad":       {rel: product, abs: 2 * product, nan: []int{0}, cases: func(*rand.Rand) []testCase { return jointAttentions(true) }},
+		"attention_grad":             {rel: product, abs: 2 * product, nan: []int{0}, cases: func(r *rand.Rand) []testCase { return attentions(r, true) }},
+		"cross_entropy":              {rel: units, abs: units, nan: []int{0}, cases: func(*rand.Rand) []testCase { return crossEntropies(false) }},
+		"linear_cross_entropy":       {rel: product, abs: product, nan: []int{0, 1}, cases: func(*rand.Rand) []testCase { return linearCrossEntropies(false) }},
+		"linear_cross_entropy_grads": {rel: product, abs: 4 * product, nan: []int{0, 1, 2}, cases: func(*rand.Rand) []testCase { return linearCrossEntropies(true) }},
+		"cross_entropy_grad":         {rel: 8 * units, abs: units, nan: []int{0, 1}, cases: func(*rand.Rand) []testCase { return crossEntropies(true) }},
 	}
 }
 
@@ -75,6 +80,45 @@ func rmsNormGrads(*rand.Rand) []testCase {
 			in:     []operand{{f32(s...), normal}, {f32(s...), normal}, {f32(c), normal}, {f32(rows), normal}},
 			derive: func(in []*graph.Array) { in[3] = reference(graph.OpRMSNorm, norm, in[1], in[2])[1] },
 		})
+	}
+	return cs
+}
+
+// batchShapes are [N,C,…] with planes of one element, short ones, and some around a piece of work.
+var batchShapes = [][]int{{6, 1}, {3, 5}, {67, 3}, {2, 3, 7}, {1, 2, 8, 8}, {5, 3, 9, 7}, {3, 4, 63}, {2, 2, 64}, {1, 3, 4096}, {2, 1, 17, 243}, {2, 70, 3}}
+
+func batchNorms(*rand.Rand) []testCase {
+	var cs []testCase
+	for _, s := range batchShapes {
+		c := operand{f32(s[1]), normal}
+		for _, fill := range []filler{normal, shifted, tiny} {
+			cs = append(cs, testCase{attrs: norm, in: []operand{{f32(s...), fill}, c, c, c, c}})
+		}
+	}
+	return cs
+}
+
+func fixedBatchNorms(*rand.Rand) []testCase {
+	var cs []testCase
+	for _, s := range append([][]int{{1, 1}, {1, 3, 1}}, batchShapes...) {
+		c := operand{f32(s[1]), normal}
+		cs = append(cs, testCase{attrs: norm, in: []operand{{f32(s...), normal}, c, c, c, {f32(s[1]), uniform(0.1, 3)}}})
+	}
+	return cs
+}
+
+func batchNormGrads(*rand.Rand) []testCase {
+	var cs []testCase
+	for _, s := range batchShapes {
+		for _, fill := range []filler{normal, shifted} {
+			c := operand{f32(s[1]), normal}
+			cs = append(cs, testCase{
+				in: []operand{{f32(s...), normal}, {f32(s...), fill}, c, {f32(s[1], 2), normal}},
+				derive: func(in []*graph.Array) {
+					in[3] = reference(graph.OpBatchNorm, norm, in[1], in[2], in[2], in[2], in[2])[1]
+				},
+			})
+		}
 	}
 	return cs
 }
@@ -187,5 +231,33 @@ func crossEntropies(gradient bool) []testCase {
 	add("all ignored ", 4, operand{f32(3, 7), normal}, list(4, 4, 4))
 	add("large logits ", -1, operand{f32(9, 33), times(300, normal)}, whole(0, 33))
 	add("a target beyond the classes ", -1, operand{f32(4, 7), normal}, list(0, 7, 6, 1<<30))
+	return cs
+}
+
+// linearCrossEntropies have weights like those of a model's, so that logits are small enough for their errors not to count. Half values are
+// tested against the operations that these stand for.
+func linearCrossEntropies(gradient bool) []testCase {
+	var cs []testCase
+	add := func(name string, ignore, chunk int, rows []int, in, v int, targets filler) {
+		c := testCase{name: name, attrs: graph.LinearLossAttrs{CrossEntropyAttrs: graph.CrossEntropyAttrs{Ignore: ignore}, Rows: chunk},
+			in: []operand{{f32(append(rows[:len(rows):len(rows)], in)...), normal}, {f32(v, in), times(0.1, normal)}, {i32(rows...), targets}}}
+		if gradient {
+			c.in = append([]operand{{f32(), normal}}, c.in...)
+		}
+		cs = append(cs, c)
+	}
+	for _, l := range layers {
+		rows := 1
+		for _, n := range l.rows {
+			rows *= n
+		}
+		for _, chunk := range []int{3, rows + 1} {
+			add(fmt.Sprintf("chunks of %d ", chunk), -1, chunk, l.rows, l.in, l.out, whole(0, l.out))
+		}
+	}
+	add("masked ", 2, 4, []int{3, 5}, 9, 33, func(r *rand.Rand, _ int) float64 { return float64(r.IntN(7) - 3) })
+	add("one row at a time ", -1, 1, []int{2, 3}, 5, 7, whole(0, 7))
+	add("all masked ", -1, 2, []int{5}, 4, 7, list(-1, -1, -1, -1, -1))
+	add("a target beyond the classes ", -1, 3, []int{4}, 5, 7, list(0, 7, 6, 1<<30))
 	return cs
 }

@@ -5,11 +5,59 @@ import (
 	"math/rand/v2"
 
 	"starling/core/graph"
+	"starling/core/tensor"
 )
 
 func optimRows() map[string]row {
 	return map[string]row{
+		"clip_value": {nan: []int{0}, renews: []int{0}, cases: func(*rand.Rand) []testCase {
+			var cs []testCase
+			for _, n := range elementCounts {
+				for _, limit := range []float64{0.5, 1e-30, 1e30, 0.1} {
+					cs = append(cs, testCase{in: []operand{{f32(n), normal}, {f64(1), list(limit)}}})
+				}
+			}
+			return cs
+		}},
+		"round_to": {nan: []int{0}, renews: []int{0}, cases: func(*rand.Rand) []testCase {
+			var cs []testCase
+			for _, n := range elementCounts {
+				for _, to := range []tensor.DType{tensor.BF16, tensor.F16} {
+					for _, fill := range []filler{normal, times(1e-6, normal), times(1e5, normal)} {
+						cs = append(cs, testCase{attrs: graph.RoundAttrs{To: to}, in: []operand{{f32(n), fill}}})
+					}
+				}
+			}
+			return cs
+		}},
+		"average": {rel: 4 * units, abs: 2 * units, nan: []int{0, 1}, renews: []int{0}, cases: func(*rand.Rand) []testCase {
+			var cs []testCase
+			for _, n := range elementCounts {
+				cs = append(cs, testCase{attrs: graph.AverageAttrs{Rate: 0.1, Weight: 1.0 / 12}, in: []operand{{f32(n), normal}, {f32(n), normal}}})
+			}
+			return cs
+		}},
 		"adamw": {rel: units, abs: halfUnit, nan: []int{0, 1}, renews: []int{0, 2, 3}, cases: adamws},
+		// What is kept is rounded: a moment may be its neighbour, a code the next one. The step itself is compared closely elsewhere.
+		"adamw_bf16": {rel: 1. / 128, renews: []int{0, 2, 3}, cases: func(r *rand.Rand) []testCase {
+			cs := adamws(r)
+			for i := range cs {
+				for _, k := range []int{2, 3} {
+					cs[i].in[k].DType = tensor.BF16
+				}
+			}
+			return cs
+		}},
+		"adamw_int8": {rel: units, abs: halfUnit, least: 1, renews: []int{0, 2, 3, 4, 5}, cases: func(r *rand.Rand) []testCase {
+			cs := adamws(r)
+			for i, c := range cs {
+				n := c.in[0].Shape.Numel()
+				codes := operand{graph.Type{DType: tensor.U8, Shape: tensor.Shape{n}}, func(r *rand.Rand, _ int) float64 { return float64(r.IntN(256)) }}
+				scales := operand{f32((n + graph.QuantBlock - 1) / graph.QuantBlock), uniform(0, 1e-2)}
+				cs[i].in = []operand{c.in[0], c.in[1], codes, scales, codes, scales, c.in[4]}
+			}
+			return cs
+		}},
 		"sgd": {rel: units, abs: halfUnit, nan: []int{0, 1}, renews: []int{0, 2}, cases: func(*rand.Rand) []testCase {
 			return append(sgds(false), sgds(true)...)
 		}},

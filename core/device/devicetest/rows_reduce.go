@@ -31,15 +31,20 @@ func reduceRows() map[string]row {
 		"log_softmax_grad": {rel: units, abs: 4 * units, nan: []int{1}, cases: func(r *rand.Rand) []testCase {
 			return lastGradients(graph.OpLogSoftmax)
 		}},
-		"argmax": {nan: []int{0}, cases: rowsOf(normal, whole(-2, 3))},
-		"sum_squares": {rel: 1e-12, nan: []int{0}, cases: func(r *rand.Rand) []testCase {
-			var cs []testCase
-			for _, s := range [][]int{{}, {1}, {7}, {64, 64}, {4095}, {4096}, {4097}, {3, 4096}, {123, 457}} {
-				cs = append(cs, testCase{in: []operand{{f32(s...), normal}}}, testCase{in: []operand{{f32(s...), times(1e15, normal)}}})
-			}
-			return cs
-		}},
+		"argmax":      {nan: []int{0}, cases: rowsOf(normal, whole(-2, 3))},
+		"sum_squares": {rel: 1e-12, nan: []int{0}, cases: blockNorms},
+		"sum_abs":     {rel: 1e-12, nan: []int{0}, cases: blockNorms},
+		"max_abs":     {nan: []int{0}, cases: blockNorms},
 	}
+}
+
+// blockNorms covers whole blocks, parts of them, and values whose squares are large.
+func blockNorms(*rand.Rand) []testCase {
+	var cs []testCase
+	for _, s := range [][]int{{}, {1}, {7}, {64, 64}, {4095}, {4096}, {4097}, {3, 4096}, {123, 457}} {
+		cs = append(cs, testCase{in: []operand{{f32(s...), normal}}}, testCase{in: []operand{{f32(s...), times(1e15, normal)}}})
+	}
+	return cs
 }
 
 // masked is normal with some elements at minus infinity.

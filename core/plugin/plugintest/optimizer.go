@@ -21,13 +21,31 @@ type Check struct {
 	Err  error
 	// Note is a figure beside the result.
 	Note string
+	// Skipped says that the property could not be looked at; Note says why.
+	Skipped bool
+}
+
+// Run checks a plugin of any kind. earlier are versions of an optimizer whose state it must be able to upgrade.
+func Run(ctx context.Context, use *plugin.Use, settings map[string]any, report func(Check), earlier ...Earlier) error {
+	switch kind := use.Manifest.Kind(); kind {
+	case sdk.KindOptimizer:
+		return Optimizer(ctx, use, settings, report, earlier...)
+	case sdk.KindSink:
+		return Sink(ctx, use, settings, report)
+	case sdk.KindSchedule:
+		return Schedule(ctx, use, settings, report)
+	case sdk.KindCompressor:
+		return Compressor(ctx, use, settings, report)
+	default:
+		return fmt.Errorf("plugin %s: there are no checks for a %s", use.Name, kind)
+	}
 }
 
 // steps is how many updates a check makes: enough for state to matter.
 const steps = 6
 
 // Optimizer checks an optimizer plugin and reports each property as it is known. It returns an error if one does not hold.
-func Optimizer(ctx context.Context, use *plugin.Use, hypers map[string]any, report func(Check)) error {
+func Optimizer(ctx context.Context, use *plugin.Use, hypers map[string]any, report func(Check), earlier ...Earlier) error {
 	failed := 0
 	check := func(name string, f func() (string, error)) {
 		note, err := f()
@@ -37,7 +55,7 @@ func Optimizer(ctx context.Context, use *plugin.Use, hypers map[string]any, repo
 		if err != nil {
 			failed++
 		}
-		report(Check{name, err, note})
+		report(Check{Name: name, Err: err, Note: note})
 	}
 	s := suite{ctx, use, hypers, shapesFor(use)}
 	check("describes itself the same way twice", s.manifest)
@@ -50,6 +68,12 @@ func Optimizer(ctx context.Context, use *plugin.Use, hypers map[string]any, repo
 	check("recovers: killed in the middle of steps", s.recovers)
 	check("goes on from saved state", s.roundTrip)
 	check("gives finite values for gradients of zero", s.zero)
+	for _, old := range earlier {
+		check("upgrades the state of "+old.Use.Manifest.Version, func() (string, error) { return s.upgrades(old) })
+	}
+	if len(earlier) == 0 && len(use.Manifest.Optimizer.UpgradesFrom) > 0 {
+		report(noEarlier(use.Manifest))
+	}
 	check("speed", s.speed)
 	if failed > 0 {
 		return fmt.Errorf("plugin %s: %d of the checks failed", use.Name, failed)

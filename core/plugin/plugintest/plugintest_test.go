@@ -139,7 +139,7 @@ func TestFirstParty(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"lion", "muon", "csv"} {
+	for _, name := range []string{"adan", "fourbit", "lion", "muon", "csv", "tensorboard", "wsd"} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), name)
 			cmd := exec.Command("go", "build", "-o", path, ".")
@@ -179,6 +179,9 @@ func firstParty(t *testing.T, path string) {
 	hypers := map[string]any{}
 	for _, h := range m.Hypers {
 		hypers[h.Name] = h.Default
+		if h.Needed {
+			hypers[h.Name] = 0.5
+		}
 	}
 	report := func(c Check) {
 		if c.Err != nil {
@@ -188,12 +191,7 @@ func firstParty(t *testing.T, path string) {
 		}
 	}
 	use := &plugin.Use{Found: f, Manifest: m, SHA256: sha}
-	if m.Sink {
-		err = Sink(t.Context(), use, hypers, report)
-	} else {
-		err = Optimizer(t.Context(), use, hypers, report)
-	}
-	if err != nil {
+	if err := Run(t.Context(), use, hypers, report); err != nil {
 		t.Error(err)
 	}
 }

@@ -224,6 +224,8 @@ type Manifest struct {
 	Hypers        []*Hyper               `protobuf:"bytes,4,rep,name=hypers,proto3" json:"hypers,omitempty"`
 	Optimizer     *OptimizerInfo         `protobuf:"bytes,5,opt,name=optimizer,proto3" json:"optimizer,omitempty"`
 	Sink          *SinkInfo              `protobuf:"bytes,6,opt,name=sink,proto3" json:"sink,omitempty"`
+	Schedule      *ScheduleInfo          `protobuf:"bytes,7,opt,name=schedule,proto3" json:"schedule,omitempty"`
+	Compressor    *CompressorInfo        `protobuf:"bytes,8,opt,name=compressor,proto3" json:"compressor,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -300,10 +302,24 @@ func (x *Manifest) GetSink() *SinkInfo {
 	return nil
 }
 
+func (x *Manifest) GetSchedule() *ScheduleInfo {
+	if x != nil {
+		return x.Schedule
+	}
+	return nil
+}
+
+func (x *Manifest) GetCompressor() *CompressorInfo {
+	if x != nil {
+		return x.Compressor
+	}
+	return nil
+}
+
 // Hyper is a hyper-parameter, or a setting of a plugin that is no optimizer.
 type Hyper struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
-	Name    string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"` // an identifier; "lr" and "groups" are the runtime's
+	Name    string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"` // an identifier; "lr" and "groups" are the runtime's, a schedule's "total" as well
 	Type    Hyper_Type             `protobuf:"varint,2,opt,name=type,proto3,enum=starling.plugin.v1.Hyper_Type" json:"type,omitempty"`
 	Default *Value                 `protobuf:"bytes,3,opt,name=default,proto3" json:"default,omitempty"` // absent: must be given
 	// Bounds of FLOAT, INT and each of FLOATS.
@@ -584,7 +600,9 @@ type OptimizerInfo struct {
 	MinDims int32 `protobuf:"varint,3,opt,name=min_dims,json=minDims,proto3" json:"min_dims,omitempty"`
 	MaxDims int32 `protobuf:"varint,4,opt,name=max_dims,json=maxDims,proto3" json:"max_dims,omitempty"`
 	// The plugin copies results to their place itself and keeps the journal (see Scratch). Element-wise only.
-	Journal       bool `protobuf:"varint,5,opt,name=journal,proto3" json:"journal,omitempty"`
+	Journal bool `protobuf:"varint,5,opt,name=journal,proto3" json:"journal,omitempty"`
+	// The versions of this plugin whose state Upgrade turns into this one's.
+	UpgradesFrom  []string `protobuf:"bytes,6,rep,name=upgrades_from,json=upgradesFrom,proto3" json:"upgrades_from,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -652,6 +670,13 @@ func (x *OptimizerInfo) GetJournal() bool {
 		return x.Journal
 	}
 	return false
+}
+
+func (x *OptimizerInfo) GetUpgradesFrom() []string {
+	if x != nil {
+		return x.UpgradesFrom
+	}
+	return nil
 }
 
 // Slot is a piece of state that is kept for each parameter, stored as <parameter>/<name>.
@@ -769,6 +794,78 @@ func (*SinkInfo) Descriptor() ([]byte, []int) {
 	return file_plugin_proto_rawDescGZIP(), []int{7}
 }
 
+type ScheduleInfo struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ScheduleInfo) Reset() {
+	*x = ScheduleInfo{}
+	mi := &file_plugin_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ScheduleInfo) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ScheduleInfo) ProtoMessage() {}
+
+func (x *ScheduleInfo) ProtoReflect() protoreflect.Message {
+	mi := &file_plugin_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ScheduleInfo.ProtoReflect.Descriptor instead.
+func (*ScheduleInfo) Descriptor() ([]byte, []int) {
+	return file_plugin_proto_rawDescGZIP(), []int{8}
+}
+
+type CompressorInfo struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CompressorInfo) Reset() {
+	*x = CompressorInfo{}
+	mi := &file_plugin_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CompressorInfo) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CompressorInfo) ProtoMessage() {}
+
+func (x *CompressorInfo) ProtoReflect() protoreflect.Message {
+	mi := &file_plugin_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CompressorInfo.ProtoReflect.Descriptor instead.
+func (*CompressorInfo) Descriptor() ([]byte, []int) {
+	return file_plugin_proto_rawDescGZIP(), []int{9}
+}
+
 // Memory is a piece of shared memory that the plugin process was started with.
 type Memory struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -781,7 +878,7 @@ type Memory struct {
 
 func (x *Memory) Reset() {
 	*x = Memory{}
-	mi := &file_plugin_proto_msgTypes[8]
+	mi := &file_plugin_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -793,7 +890,7 @@ func (x *Memory) String() string {
 func (*Memory) ProtoMessage() {}
 
 func (x *Memory) ProtoReflect() protoreflect.Message {
-	mi := &file_plugin_proto_msgTypes[8]
+	mi := &file_plugin_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -806,7 +903,7 @@ func (x *Memory) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Memory.ProtoReflect.Descriptor instead.
 func (*Memory) Descriptor() ([]byte, []int) {
-	return file_plugin_proto_rawDescGZIP(), []int{8}
+	return file_plugin_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Memory) GetFd() uint32 {
@@ -844,7 +941,7 @@ type SetupRequest struct {
 
 func (x *SetupRequest) Reset() {
 	*x = SetupRequest{}
-	mi := &file_plugin_proto_msgTypes[9]
+	mi := &file_plugin_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -856,7 +953,7 @@ func (x *SetupRequest) String() string {
 func (*SetupRequest) ProtoMessage() {}
 
 func (x *SetupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_plugin_proto_msgTypes[9]
+	mi := &file_plugin_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -869,7 +966,7 @@ func (x *SetupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetupRequest.ProtoReflect.Descriptor instead.
 func (*SetupRequest) Descriptor() ([]byte, []int) {
-	return file_plugin_proto_rawDescGZIP(), []int{9}
+	return file_plugin_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *SetupRequest) GetHypers() map[string]*Value {
@@ -925,7 +1022,7 @@ type Parameter struct {
 
 func (x *Parameter) Reset() {
 	*x = Parameter{}
-	mi := &file_plugin_proto_msgTypes[10]
+	mi := &file_plugin_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -937,7 +1034,7 @@ func (x *Parameter) String() string {
 func (*Parameter) ProtoMessage() {}
 
 func (x *Parameter) ProtoReflect() protoreflect.Message {
-	mi := &file_plugin_proto_msgTypes[10]
+	mi := &file_plugin_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -950,7 +1047,7 @@ func (x *Parameter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Parameter.ProtoReflect.Descriptor instead.
 func (*Parameter) Descriptor() ([]byte, []int) {
-	return file_plugin_proto_rawDescGZIP(), []int{10}
+	return file_plugin_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Parameter) GetName() string {
@@ -1027,7 +1124,7 @@ type Place struct {
 
 func (x *Place) Reset() {
 	*x = Place{}
-	mi := &file_plugin_proto_msgTypes[11]
+	mi := &file_plugin_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1039,7 +1136,7 @@ func (x *Place) String() string {
 func (*Place) ProtoMessage() {}
 
 func (x *Place) ProtoReflect() protoreflect.Message {
-	mi := &file_plugin_proto_msgTypes[11]
+	mi := &file_plugin_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1052,7 +1149,7 @@ func (x *Place) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Place.ProtoReflect.Descriptor instead.
 func (*Place) Descriptor() ([]byte, []int) {
-	return file_plugin_proto_rawDescGZIP(), []int{11}
+	return file_plugin_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Place) GetMemory() uint32 {
@@ -1099,7 +1196,7 @@ type Scratch struct {
 
 func (x *Scratch) Reset() {
 	*x = Scratch{}
-	mi := &file_plugin_proto_msgTypes[12]
+	mi := &file_plugin_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1111,7 +1208,7 @@ func (x *Scratch) String() string {
 func (*Scratch) ProtoMessage() {}
 
 func (x *Scratch) ProtoReflect() protoreflect.Message {
-	mi := &file_plugin_proto_msgTypes[12]
+	mi := &file_plugin_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1124,7 +1221,7 @@ func (x *Scratch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Scratch.ProtoReflect.Descriptor instead.
 func (*Scratch) Descriptor() ([]byte, []int) {
-	return file_plugin_proto_rawDescGZIP(), []int{12}
+	return file_plugin_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Scratch) GetMemory() *Memory {
@@ -1177,7 +1274,7 @@ type SetupResponse struct {
 
 func (x *SetupResponse) Reset() {
 	*x = SetupResponse{}
-	mi := &file_plugin_proto_msgTypes[13]
+	mi := &file_plugin_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1189,7 +1286,7 @@ func (x *SetupResponse) String() string {
 func (*SetupResponse) ProtoMessage() {}
 
 func (x *SetupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_plugin_proto_msgTypes[13]
+	mi := &file_plugin_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1202,7 +1299,7 @@ func (x *SetupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetupResponse.ProtoReflect.Descriptor instead.
 func (*SetupResponse) Descriptor() ([]byte, []int) {
-	return file_plugin_proto_rawDescGZIP(), []int{13}
+	return file_plugin_proto_rawDescGZIP(), []int{15}
 }
 
 type StepRequest struct {
@@ -1220,7 +1317,7 @@ type StepRequest struct {
 
 func (x *StepRequest) Reset() {
 	*x = StepRequest{}
-	mi := &file_plugin_proto_msgTypes[14]
+	mi := &file_plugin_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1232,7 +1329,7 @@ func (x *StepRequest) String() string {
 func (*StepRequest) ProtoMessage() {}
 
 func (x *StepRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_plugin_proto_msgTypes[14]
+	mi := &file_plugin_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1245,7 +1342,7 @@ func (x *StepRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepRequest.ProtoReflect.Descriptor instead.
 func (*StepRequest) Descriptor() ([]byte, []int) {
-	return file_plugin_proto_rawDescGZIP(), []int{14}
+	return file_plugin_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *StepRequest) GetStep() int64 {
@@ -1291,7 +1388,7 @@ type StepResponse struct {
 
 func (x *StepResponse) Reset() {
 	*x = StepResponse{}
-	mi := &file_plugin_proto_msgTypes[15]
+	mi := &file_plugin_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1303,7 +1400,7 @@ func (x *StepResponse) String() string {
 func (*StepResponse) ProtoMessage() {}
 
 func (x *StepResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_plugin_proto_msgTypes[15]
+	mi := &file_plugin_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1316,7 +1413,644 @@ func (x *StepResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepResponse.ProtoReflect.Descriptor instead.
 func (*StepResponse) Descriptor() ([]byte, []int) {
-	return file_plugin_proto_rawDescGZIP(), []int{15}
+	return file_plugin_proto_rawDescGZIP(), []int{17}
+}
+
+type UpgradeRequest struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Version string                 `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`                                                                         // that left the state
+	Hypers  map[string]*Value      `protobuf:"bytes,2,rep,name=hypers,proto3" json:"hypers,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // every one of the manifest, as in SetupRequest
+	Name    string                 `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
+	Shape   []int64                `protobuf:"varint,4,rep,packed,name=shape,proto3" json:"shape,omitempty"` // of the whole parameter
+	// The range of the parameter's elements: any with element-wise granularity, all with whole.
+	From  int64     `protobuf:"varint,5,opt,name=from,proto3" json:"from,omitempty"`
+	To    int64     `protobuf:"varint,6,opt,name=to,proto3" json:"to,omitempty"`
+	Step  int64     `protobuf:"varint,7,opt,name=step,proto3" json:"step,omitempty"` // updates taken so far
+	Param []float32 `protobuf:"fixed32,8,rep,packed,name=param,proto3" json:"param,omitempty"`
+	// The state by the names of the earlier version: this range of what has the parameter's shape, the others whole.
+	Old map[string]*StateValues `protobuf:"bytes,9,rep,name=old,proto3" json:"old,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// This version's state as it would be without Upgrade, in the order of the manifest's slots: what an earlier slot of the same name
+	// and size holds, else the initial value.
+	State         []*StateValues `protobuf:"bytes,10,rep,name=state,proto3" json:"state,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UpgradeRequest) Reset() {
+	*x = UpgradeRequest{}
+	mi := &file_plugin_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UpgradeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UpgradeRequest) ProtoMessage() {}
+
+func (x *UpgradeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_plugin_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UpgradeRequest.ProtoReflect.Descriptor instead.
+func (*UpgradeRequest) Descriptor() ([]byte, []int) {
+	return file_plugin_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *UpgradeRequest) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
+func (x *UpgradeRequest) GetHypers() map[string]*Value {
+	if x != nil {
+		return x.Hypers
+	}
+	return nil
+}
+
+func (x *UpgradeRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *UpgradeRequest) GetShape() []int64 {
+	if x != nil {
+		return x.Shape
+	}
+	return nil
+}
+
+func (x *UpgradeRequest) GetFrom() int64 {
+	if x != nil {
+		return x.From
+	}
+	return 0
+}
+
+func (x *UpgradeRequest) GetTo() int64 {
+	if x != nil {
+		return x.To
+	}
+	return 0
+}
+
+func (x *UpgradeRequest) GetStep() int64 {
+	if x != nil {
+		return x.Step
+	}
+	return 0
+}
+
+func (x *UpgradeRequest) GetParam() []float32 {
+	if x != nil {
+		return x.Param
+	}
+	return nil
+}
+
+func (x *UpgradeRequest) GetOld() map[string]*StateValues {
+	if x != nil {
+		return x.Old
+	}
+	return nil
+}
+
+func (x *UpgradeRequest) GetState() []*StateValues {
+	if x != nil {
+		return x.State
+	}
+	return nil
+}
+
+type StateValues struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Values        []float32              `protobuf:"fixed32,1,rep,packed,name=values,proto3" json:"values,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StateValues) Reset() {
+	*x = StateValues{}
+	mi := &file_plugin_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StateValues) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StateValues) ProtoMessage() {}
+
+func (x *StateValues) ProtoReflect() protoreflect.Message {
+	mi := &file_plugin_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StateValues.ProtoReflect.Descriptor instead.
+func (*StateValues) Descriptor() ([]byte, []int) {
+	return file_plugin_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *StateValues) GetValues() []float32 {
+	if x != nil {
+		return x.Values
+	}
+	return nil
+}
+
+type UpgradeResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	State         []*StateValues         `protobuf:"bytes,1,rep,name=state,proto3" json:"state,omitempty"` // in the order of the manifest's slots, of the sizes of UpgradeRequest.state
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UpgradeResponse) Reset() {
+	*x = UpgradeResponse{}
+	mi := &file_plugin_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UpgradeResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UpgradeResponse) ProtoMessage() {}
+
+func (x *UpgradeResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_plugin_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UpgradeResponse.ProtoReflect.Descriptor instead.
+func (*UpgradeResponse) Descriptor() ([]byte, []int) {
+	return file_plugin_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *UpgradeResponse) GetState() []*StateValues {
+	if x != nil {
+		return x.State
+	}
+	return nil
+}
+
+type RatesRequest struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Settings map[string]*Value      `protobuf:"bytes,1,rep,name=settings,proto3" json:"settings,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // every one of the manifest
+	// Steps first to last-1 of total.
+	First         int64 `protobuf:"varint,2,opt,name=first,proto3" json:"first,omitempty"`
+	Last          int64 `protobuf:"varint,3,opt,name=last,proto3" json:"last,omitempty"`
+	Total         int64 `protobuf:"varint,4,opt,name=total,proto3" json:"total,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RatesRequest) Reset() {
+	*x = RatesRequest{}
+	mi := &file_plugin_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RatesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RatesRequest) ProtoMessage() {}
+
+func (x *RatesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_plugin_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RatesRequest.ProtoReflect.Descriptor instead.
+func (*RatesRequest) Descriptor() ([]byte, []int) {
+	return file_plugin_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *RatesRequest) GetSettings() map[string]*Value {
+	if x != nil {
+		return x.Settings
+	}
+	return nil
+}
+
+func (x *RatesRequest) GetFirst() int64 {
+	if x != nil {
+		return x.First
+	}
+	return 0
+}
+
+func (x *RatesRequest) GetLast() int64 {
+	if x != nil {
+		return x.Last
+	}
+	return 0
+}
+
+func (x *RatesRequest) GetTotal() int64 {
+	if x != nil {
+		return x.Total
+	}
+	return 0
+}
+
+type RatesResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Rates         []float64              `protobuf:"fixed64,1,rep,packed,name=rates,proto3" json:"rates,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RatesResponse) Reset() {
+	*x = RatesResponse{}
+	mi := &file_plugin_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RatesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RatesResponse) ProtoMessage() {}
+
+func (x *RatesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_plugin_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RatesResponse.ProtoReflect.Descriptor instead.
+func (*RatesResponse) Descriptor() ([]byte, []int) {
+	return file_plugin_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *RatesResponse) GetRates() []float64 {
+	if x != nil {
+		return x.Rates
+	}
+	return nil
+}
+
+type CompressorSetupRequest struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Settings map[string]*Value      `protobuf:"bytes,1,rep,name=settings,proto3" json:"settings,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // every one of the manifest
+	// What is shared: float32 elements from its beginning on, their encoding from byte encoding on, and the float32 elements that this
+	// decodes to from byte decoded on. Absent: nothing is encoded by this process.
+	Memory        *Memory `protobuf:"bytes,2,opt,name=memory,proto3" json:"memory,omitempty"`
+	Elements      int64   `protobuf:"varint,3,opt,name=elements,proto3" json:"elements,omitempty"` // most elements of a call
+	Encoding      int64   `protobuf:"varint,4,opt,name=encoding,proto3" json:"encoding,omitempty"`
+	Decoded       int64   `protobuf:"varint,5,opt,name=decoded,proto3" json:"decoded,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CompressorSetupRequest) Reset() {
+	*x = CompressorSetupRequest{}
+	mi := &file_plugin_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CompressorSetupRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CompressorSetupRequest) ProtoMessage() {}
+
+func (x *CompressorSetupRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_plugin_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CompressorSetupRequest.ProtoReflect.Descriptor instead.
+func (*CompressorSetupRequest) Descriptor() ([]byte, []int) {
+	return file_plugin_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *CompressorSetupRequest) GetSettings() map[string]*Value {
+	if x != nil {
+		return x.Settings
+	}
+	return nil
+}
+
+func (x *CompressorSetupRequest) GetMemory() *Memory {
+	if x != nil {
+		return x.Memory
+	}
+	return nil
+}
+
+func (x *CompressorSetupRequest) GetElements() int64 {
+	if x != nil {
+		return x.Elements
+	}
+	return 0
+}
+
+func (x *CompressorSetupRequest) GetEncoding() int64 {
+	if x != nil {
+		return x.Encoding
+	}
+	return 0
+}
+
+func (x *CompressorSetupRequest) GetDecoded() int64 {
+	if x != nil {
+		return x.Decoded
+	}
+	return 0
+}
+
+// CompressorSetupResponse says how many bytes n elements make: none for 0, otherwise head, and block_bytes for each block of block
+// elements, the last of which may be incomplete.
+type CompressorSetupResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Head          int64                  `protobuf:"varint,1,opt,name=head,proto3" json:"head,omitempty"`
+	Block         int64                  `protobuf:"varint,2,opt,name=block,proto3" json:"block,omitempty"`
+	BlockBytes    int64                  `protobuf:"varint,3,opt,name=block_bytes,json=blockBytes,proto3" json:"block_bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CompressorSetupResponse) Reset() {
+	*x = CompressorSetupResponse{}
+	mi := &file_plugin_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CompressorSetupResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CompressorSetupResponse) ProtoMessage() {}
+
+func (x *CompressorSetupResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_plugin_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CompressorSetupResponse.ProtoReflect.Descriptor instead.
+func (*CompressorSetupResponse) Descriptor() ([]byte, []int) {
+	return file_plugin_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *CompressorSetupResponse) GetHead() int64 {
+	if x != nil {
+		return x.Head
+	}
+	return 0
+}
+
+func (x *CompressorSetupResponse) GetBlock() int64 {
+	if x != nil {
+		return x.Block
+	}
+	return 0
+}
+
+func (x *CompressorSetupResponse) GetBlockBytes() int64 {
+	if x != nil {
+		return x.BlockBytes
+	}
+	return 0
+}
+
+type EncodeRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Elements      int64                  `protobuf:"varint,1,opt,name=elements,proto3" json:"elements,omitempty"` // finite, all of them
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EncodeRequest) Reset() {
+	*x = EncodeRequest{}
+	mi := &file_plugin_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EncodeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EncodeRequest) ProtoMessage() {}
+
+func (x *EncodeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_plugin_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EncodeRequest.ProtoReflect.Descriptor instead.
+func (*EncodeRequest) Descriptor() ([]byte, []int) {
+	return file_plugin_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *EncodeRequest) GetElements() int64 {
+	if x != nil {
+		return x.Elements
+	}
+	return 0
+}
+
+type EncodeResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Bytes         int64                  `protobuf:"varint,1,opt,name=bytes,proto3" json:"bytes,omitempty"` // written: what Setup has said
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EncodeResponse) Reset() {
+	*x = EncodeResponse{}
+	mi := &file_plugin_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EncodeResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EncodeResponse) ProtoMessage() {}
+
+func (x *EncodeResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_plugin_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EncodeResponse.ProtoReflect.Descriptor instead.
+func (*EncodeResponse) Descriptor() ([]byte, []int) {
+	return file_plugin_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *EncodeResponse) GetBytes() int64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+type DecodeRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Elements      int64                  `protobuf:"varint,1,opt,name=elements,proto3" json:"elements,omitempty"`
+	Bytes         int64                  `protobuf:"varint,2,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DecodeRequest) Reset() {
+	*x = DecodeRequest{}
+	mi := &file_plugin_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DecodeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DecodeRequest) ProtoMessage() {}
+
+func (x *DecodeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_plugin_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DecodeRequest.ProtoReflect.Descriptor instead.
+func (*DecodeRequest) Descriptor() ([]byte, []int) {
+	return file_plugin_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *DecodeRequest) GetElements() int64 {
+	if x != nil {
+		return x.Elements
+	}
+	return 0
+}
+
+func (x *DecodeRequest) GetBytes() int64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+type DecodeResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DecodeResponse) Reset() {
+	*x = DecodeResponse{}
+	mi := &file_plugin_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DecodeResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DecodeResponse) ProtoMessage() {}
+
+func (x *DecodeResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_plugin_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DecodeResponse.ProtoReflect.Descriptor instead.
+func (*DecodeResponse) Descriptor() ([]byte, []int) {
+	return file_plugin_proto_rawDescGZIP(), []int{28}
 }
 
 type OpenRequest struct {
@@ -1331,7 +2065,7 @@ type OpenRequest struct {
 
 func (x *OpenRequest) Reset() {
 	*x = OpenRequest{}
-	mi := &file_plugin_proto_msgTypes[16]
+	mi := &file_plugin_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1343,7 +2077,7 @@ func (x *OpenRequest) String() string {
 func (*OpenRequest) ProtoMessage() {}
 
 func (x *OpenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_plugin_proto_msgTypes[16]
+	mi := &file_plugin_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1356,7 +2090,7 @@ func (x *OpenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenRequest.ProtoReflect.Descriptor instead.
 func (*OpenRequest) Descriptor() ([]byte, []int) {
-	return file_plugin_proto_rawDescGZIP(), []int{16}
+	return file_plugin_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *OpenRequest) GetSettings() map[string]*Value {
@@ -1395,7 +2129,7 @@ type OpenResponse struct {
 
 func (x *OpenResponse) Reset() {
 	*x = OpenResponse{}
-	mi := &file_plugin_proto_msgTypes[17]
+	mi := &file_plugin_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1407,7 +2141,7 @@ func (x *OpenResponse) String() string {
 func (*OpenResponse) ProtoMessage() {}
 
 func (x *OpenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_plugin_proto_msgTypes[17]
+	mi := &file_plugin_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1420,7 +2154,7 @@ func (x *OpenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenResponse.ProtoReflect.Descriptor instead.
 func (*OpenResponse) Descriptor() ([]byte, []int) {
-	return file_plugin_proto_rawDescGZIP(), []int{17}
+	return file_plugin_proto_rawDescGZIP(), []int{30}
 }
 
 type WriteRequest struct {
@@ -1432,7 +2166,7 @@ type WriteRequest struct {
 
 func (x *WriteRequest) Reset() {
 	*x = WriteRequest{}
-	mi := &file_plugin_proto_msgTypes[18]
+	mi := &file_plugin_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1444,7 +2178,7 @@ func (x *WriteRequest) String() string {
 func (*WriteRequest) ProtoMessage() {}
 
 func (x *WriteRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_plugin_proto_msgTypes[18]
+	mi := &file_plugin_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1457,7 +2191,7 @@ func (x *WriteRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteRequest.ProtoReflect.Descriptor instead.
 func (*WriteRequest) Descriptor() ([]byte, []int) {
-	return file_plugin_proto_rawDescGZIP(), []int{18}
+	return file_plugin_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *WriteRequest) GetRecords() []*Record {
@@ -1479,7 +2213,7 @@ type Record struct {
 
 func (x *Record) Reset() {
 	*x = Record{}
-	mi := &file_plugin_proto_msgTypes[19]
+	mi := &file_plugin_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1491,7 +2225,7 @@ func (x *Record) String() string {
 func (*Record) ProtoMessage() {}
 
 func (x *Record) ProtoReflect() protoreflect.Message {
-	mi := &file_plugin_proto_msgTypes[19]
+	mi := &file_plugin_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1504,7 +2238,7 @@ func (x *Record) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Record.ProtoReflect.Descriptor instead.
 func (*Record) Descriptor() ([]byte, []int) {
-	return file_plugin_proto_rawDescGZIP(), []int{19}
+	return file_plugin_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Record) GetKind() string {
@@ -1543,7 +2277,7 @@ type WriteResponse struct {
 
 func (x *WriteResponse) Reset() {
 	*x = WriteResponse{}
-	mi := &file_plugin_proto_msgTypes[20]
+	mi := &file_plugin_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1555,7 +2289,7 @@ func (x *WriteResponse) String() string {
 func (*WriteResponse) ProtoMessage() {}
 
 func (x *WriteResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_plugin_proto_msgTypes[20]
+	mi := &file_plugin_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1568,7 +2302,7 @@ func (x *WriteResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteResponse.ProtoReflect.Descriptor instead.
 func (*WriteResponse) Descriptor() ([]byte, []int) {
-	return file_plugin_proto_rawDescGZIP(), []int{20}
+	return file_plugin_proto_rawDescGZIP(), []int{33}
 }
 
 type CloseRequest struct {
@@ -1579,7 +2313,7 @@ type CloseRequest struct {
 
 func (x *CloseRequest) Reset() {
 	*x = CloseRequest{}
-	mi := &file_plugin_proto_msgTypes[21]
+	mi := &file_plugin_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1591,7 +2325,7 @@ func (x *CloseRequest) String() string {
 func (*CloseRequest) ProtoMessage() {}
 
 func (x *CloseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_plugin_proto_msgTypes[21]
+	mi := &file_plugin_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1604,7 +2338,7 @@ func (x *CloseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseRequest.ProtoReflect.Descriptor instead.
 func (*CloseRequest) Descriptor() ([]byte, []int) {
-	return file_plugin_proto_rawDescGZIP(), []int{21}
+	return file_plugin_proto_rawDescGZIP(), []int{34}
 }
 
 type CloseResponse struct {
@@ -1615,7 +2349,7 @@ type CloseResponse struct {
 
 func (x *CloseResponse) Reset() {
 	*x = CloseResponse{}
-	mi := &file_plugin_proto_msgTypes[22]
+	mi := &file_plugin_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1627,7 +2361,7 @@ func (x *CloseResponse) String() string {
 func (*CloseResponse) ProtoMessage() {}
 
 func (x *CloseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_plugin_proto_msgTypes[22]
+	mi := &file_plugin_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1640,7 +2374,7 @@ func (x *CloseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseResponse.ProtoReflect.Descriptor instead.
 func (*CloseResponse) Descriptor() ([]byte, []int) {
-	return file_plugin_proto_rawDescGZIP(), []int{22}
+	return file_plugin_proto_rawDescGZIP(), []int{35}
 }
 
 var File_plugin_proto protoreflect.FileDescriptor
@@ -1648,14 +2382,18 @@ var File_plugin_proto protoreflect.FileDescriptor
 const file_plugin_proto_rawDesc = "" +
 	"\n" +
 	"\fplugin.proto\x12\x12starling.plugin.v1\"\x11\n" +
-	"\x0fDescribeRequest\"\xf0\x01\n" +
+	"\x0fDescribeRequest\"\xf2\x02\n" +
 	"\bManifest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\tR\aversion\x12\x10\n" +
 	"\x03doc\x18\x03 \x01(\tR\x03doc\x121\n" +
 	"\x06hypers\x18\x04 \x03(\v2\x19.starling.plugin.v1.HyperR\x06hypers\x12?\n" +
 	"\toptimizer\x18\x05 \x01(\v2!.starling.plugin.v1.OptimizerInfoR\toptimizer\x120\n" +
-	"\x04sink\x18\x06 \x01(\v2\x1c.starling.plugin.v1.SinkInfoR\x04sink\"\xe1\x02\n" +
+	"\x04sink\x18\x06 \x01(\v2\x1c.starling.plugin.v1.SinkInfoR\x04sink\x12<\n" +
+	"\bschedule\x18\a \x01(\v2 .starling.plugin.v1.ScheduleInfoR\bschedule\x12B\n" +
+	"\n" +
+	"compressor\x18\b \x01(\v2\".starling.plugin.v1.CompressorInfoR\n" +
+	"compressor\"\xe1\x02\n" +
 	"\x05Hyper\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x122\n" +
 	"\x04type\x18\x02 \x01(\x0e2\x1e.starling.plugin.v1.Hyper.TypeR\x04type\x123\n" +
@@ -1684,13 +2422,14 @@ const file_plugin_proto_rawDesc = "" +
 	"\x06floats\x18\x05 \x01(\v2\x1a.starling.plugin.v1.FloatsH\x00R\x06floatsB\x06\n" +
 	"\x04kind\" \n" +
 	"\x06Floats\x12\x16\n" +
-	"\x06values\x18\x01 \x03(\x01R\x06values\"\xa8\x02\n" +
+	"\x06values\x18\x01 \x03(\x01R\x06values\"\xcd\x02\n" +
 	"\rOptimizerInfo\x12O\n" +
 	"\vgranularity\x18\x01 \x01(\x0e2-.starling.plugin.v1.OptimizerInfo.GranularityR\vgranularity\x12.\n" +
 	"\x05slots\x18\x02 \x03(\v2\x18.starling.plugin.v1.SlotR\x05slots\x12\x19\n" +
 	"\bmin_dims\x18\x03 \x01(\x05R\aminDims\x12\x19\n" +
 	"\bmax_dims\x18\x04 \x01(\x05R\amaxDims\x12\x18\n" +
-	"\ajournal\x18\x05 \x01(\bR\ajournal\"F\n" +
+	"\ajournal\x18\x05 \x01(\bR\ajournal\x12#\n" +
+	"\rupgrades_from\x18\x06 \x03(\tR\fupgradesFrom\"F\n" +
 	"\vGranularity\x12\x1b\n" +
 	"\x17GRANULARITY_UNSPECIFIED\x10\x00\x12\x0f\n" +
 	"\vELEMENTWISE\x10\x01\x12\t\n" +
@@ -1706,7 +2445,9 @@ const file_plugin_proto_rawDesc = "" +
 	"\x11DTYPE_UNSPECIFIED\x10\x00\x12\a\n" +
 	"\x03F32\x10\x01\"\n" +
 	"\n" +
-	"\bSinkInfo\"J\n" +
+	"\bSinkInfo\"\x0e\n" +
+	"\fScheduleInfo\"\x10\n" +
+	"\x0eCompressorInfo\"J\n" +
 	"\x06Memory\x12\x0e\n" +
 	"\x02fd\x18\x01 \x01(\rR\x02fd\x12\x14\n" +
 	"\x05bytes\x18\x02 \x01(\x03R\x05bytes\x12\x1a\n" +
@@ -1750,7 +2491,61 @@ const file_plugin_proto_rawDesc = "" +
 	"\x05rates\x18\x03 \x03(\x01R\x05rates\x12\x14\n" +
 	"\x05first\x18\x04 \x01(\x03R\x05first\x12\x12\n" +
 	"\x04last\x18\x05 \x01(\x03R\x04last\"\x0e\n" +
-	"\fStepResponse\"\xf4\x01\n" +
+	"\fStepResponse\"\x8f\x04\n" +
+	"\x0eUpgradeRequest\x12\x18\n" +
+	"\aversion\x18\x01 \x01(\tR\aversion\x12F\n" +
+	"\x06hypers\x18\x02 \x03(\v2..starling.plugin.v1.UpgradeRequest.HypersEntryR\x06hypers\x12\x12\n" +
+	"\x04name\x18\x03 \x01(\tR\x04name\x12\x14\n" +
+	"\x05shape\x18\x04 \x03(\x03R\x05shape\x12\x12\n" +
+	"\x04from\x18\x05 \x01(\x03R\x04from\x12\x0e\n" +
+	"\x02to\x18\x06 \x01(\x03R\x02to\x12\x12\n" +
+	"\x04step\x18\a \x01(\x03R\x04step\x12\x14\n" +
+	"\x05param\x18\b \x03(\x02R\x05param\x12=\n" +
+	"\x03old\x18\t \x03(\v2+.starling.plugin.v1.UpgradeRequest.OldEntryR\x03old\x125\n" +
+	"\x05state\x18\n" +
+	" \x03(\v2\x1f.starling.plugin.v1.StateValuesR\x05state\x1aT\n" +
+	"\vHypersEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12/\n" +
+	"\x05value\x18\x02 \x01(\v2\x19.starling.plugin.v1.ValueR\x05value:\x028\x01\x1aW\n" +
+	"\bOldEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x125\n" +
+	"\x05value\x18\x02 \x01(\v2\x1f.starling.plugin.v1.StateValuesR\x05value:\x028\x01\"%\n" +
+	"\vStateValues\x12\x16\n" +
+	"\x06values\x18\x01 \x03(\x02R\x06values\"H\n" +
+	"\x0fUpgradeResponse\x125\n" +
+	"\x05state\x18\x01 \x03(\v2\x1f.starling.plugin.v1.StateValuesR\x05state\"\xf2\x01\n" +
+	"\fRatesRequest\x12J\n" +
+	"\bsettings\x18\x01 \x03(\v2..starling.plugin.v1.RatesRequest.SettingsEntryR\bsettings\x12\x14\n" +
+	"\x05first\x18\x02 \x01(\x03R\x05first\x12\x12\n" +
+	"\x04last\x18\x03 \x01(\x03R\x04last\x12\x14\n" +
+	"\x05total\x18\x04 \x01(\x03R\x05total\x1aV\n" +
+	"\rSettingsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12/\n" +
+	"\x05value\x18\x02 \x01(\v2\x19.starling.plugin.v1.ValueR\x05value:\x028\x01\"%\n" +
+	"\rRatesResponse\x12\x14\n" +
+	"\x05rates\x18\x01 \x03(\x01R\x05rates\"\xcc\x02\n" +
+	"\x16CompressorSetupRequest\x12T\n" +
+	"\bsettings\x18\x01 \x03(\v28.starling.plugin.v1.CompressorSetupRequest.SettingsEntryR\bsettings\x122\n" +
+	"\x06memory\x18\x02 \x01(\v2\x1a.starling.plugin.v1.MemoryR\x06memory\x12\x1a\n" +
+	"\belements\x18\x03 \x01(\x03R\belements\x12\x1a\n" +
+	"\bencoding\x18\x04 \x01(\x03R\bencoding\x12\x18\n" +
+	"\adecoded\x18\x05 \x01(\x03R\adecoded\x1aV\n" +
+	"\rSettingsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12/\n" +
+	"\x05value\x18\x02 \x01(\v2\x19.starling.plugin.v1.ValueR\x05value:\x028\x01\"d\n" +
+	"\x17CompressorSetupResponse\x12\x12\n" +
+	"\x04head\x18\x01 \x01(\x03R\x04head\x12\x14\n" +
+	"\x05block\x18\x02 \x01(\x03R\x05block\x12\x1f\n" +
+	"\vblock_bytes\x18\x03 \x01(\x03R\n" +
+	"blockBytes\"+\n" +
+	"\rEncodeRequest\x12\x1a\n" +
+	"\belements\x18\x01 \x01(\x03R\belements\"&\n" +
+	"\x0eEncodeResponse\x12\x14\n" +
+	"\x05bytes\x18\x01 \x01(\x03R\x05bytes\"A\n" +
+	"\rDecodeRequest\x12\x1a\n" +
+	"\belements\x18\x01 \x01(\x03R\belements\x12\x14\n" +
+	"\x05bytes\x18\x02 \x01(\x03R\x05bytes\"\x10\n" +
+	"\x0eDecodeResponse\"\xf4\x01\n" +
 	"\vOpenRequest\x12I\n" +
 	"\bsettings\x18\x01 \x03(\v2-.starling.plugin.v1.OpenRequest.SettingsEntryR\bsettings\x12\x16\n" +
 	"\x06folder\x18\x02 \x01(\tR\x06folder\x12\x16\n" +
@@ -1774,10 +2569,18 @@ const file_plugin_proto_rawDesc = "" +
 	"\fCloseRequest\"\x0f\n" +
 	"\rCloseResponse2W\n" +
 	"\x06Plugin\x12M\n" +
-	"\bDescribe\x12#.starling.plugin.v1.DescribeRequest\x1a\x1c.starling.plugin.v1.Manifest2\xa4\x01\n" +
+	"\bDescribe\x12#.starling.plugin.v1.DescribeRequest\x1a\x1c.starling.plugin.v1.Manifest2\xf8\x01\n" +
 	"\tOptimizer\x12L\n" +
 	"\x05Setup\x12 .starling.plugin.v1.SetupRequest\x1a!.starling.plugin.v1.SetupResponse\x12I\n" +
-	"\x04Step\x12\x1f.starling.plugin.v1.StepRequest\x1a .starling.plugin.v1.StepResponse2\xed\x01\n" +
+	"\x04Step\x12\x1f.starling.plugin.v1.StepRequest\x1a .starling.plugin.v1.StepResponse\x12R\n" +
+	"\aUpgrade\x12\".starling.plugin.v1.UpgradeRequest\x1a#.starling.plugin.v1.UpgradeResponse2X\n" +
+	"\bSchedule\x12L\n" +
+	"\x05Rates\x12 .starling.plugin.v1.RatesRequest\x1a!.starling.plugin.v1.RatesResponse2\x90\x02\n" +
+	"\n" +
+	"Compressor\x12`\n" +
+	"\x05Setup\x12*.starling.plugin.v1.CompressorSetupRequest\x1a+.starling.plugin.v1.CompressorSetupResponse\x12O\n" +
+	"\x06Encode\x12!.starling.plugin.v1.EncodeRequest\x1a\".starling.plugin.v1.EncodeResponse\x12O\n" +
+	"\x06Decode\x12!.starling.plugin.v1.DecodeRequest\x1a\".starling.plugin.v1.DecodeResponse2\xed\x01\n" +
 	"\x04Sink\x12I\n" +
 	"\x04Open\x12\x1f.starling.plugin.v1.OpenRequest\x1a .starling.plugin.v1.OpenResponse\x12L\n" +
 	"\x05Write\x12 .starling.plugin.v1.WriteRequest\x1a!.starling.plugin.v1.WriteResponse\x12L\n" +
@@ -1796,78 +2599,118 @@ func file_plugin_proto_rawDescGZIP() []byte {
 }
 
 var file_plugin_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_plugin_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
+var file_plugin_proto_msgTypes = make([]protoimpl.MessageInfo, 43)
 var file_plugin_proto_goTypes = []any{
-	(Hyper_Type)(0),                // 0: starling.plugin.v1.Hyper.Type
-	(OptimizerInfo_Granularity)(0), // 1: starling.plugin.v1.OptimizerInfo.Granularity
-	(Slot_DType)(0),                // 2: starling.plugin.v1.Slot.DType
-	(*DescribeRequest)(nil),        // 3: starling.plugin.v1.DescribeRequest
-	(*Manifest)(nil),               // 4: starling.plugin.v1.Manifest
-	(*Hyper)(nil),                  // 5: starling.plugin.v1.Hyper
-	(*Value)(nil),                  // 6: starling.plugin.v1.Value
-	(*Floats)(nil),                 // 7: starling.plugin.v1.Floats
-	(*OptimizerInfo)(nil),          // 8: starling.plugin.v1.OptimizerInfo
-	(*Slot)(nil),                   // 9: starling.plugin.v1.Slot
-	(*SinkInfo)(nil),               // 10: starling.plugin.v1.SinkInfo
-	(*Memory)(nil),                 // 11: starling.plugin.v1.Memory
-	(*SetupRequest)(nil),           // 12: starling.plugin.v1.SetupRequest
-	(*Parameter)(nil),              // 13: starling.plugin.v1.Parameter
-	(*Place)(nil),                  // 14: starling.plugin.v1.Place
-	(*Scratch)(nil),                // 15: starling.plugin.v1.Scratch
-	(*SetupResponse)(nil),          // 16: starling.plugin.v1.SetupResponse
-	(*StepRequest)(nil),            // 17: starling.plugin.v1.StepRequest
-	(*StepResponse)(nil),           // 18: starling.plugin.v1.StepResponse
-	(*OpenRequest)(nil),            // 19: starling.plugin.v1.OpenRequest
-	(*OpenResponse)(nil),           // 20: starling.plugin.v1.OpenResponse
-	(*WriteRequest)(nil),           // 21: starling.plugin.v1.WriteRequest
-	(*Record)(nil),                 // 22: starling.plugin.v1.Record
-	(*WriteResponse)(nil),          // 23: starling.plugin.v1.WriteResponse
-	(*CloseRequest)(nil),           // 24: starling.plugin.v1.CloseRequest
-	(*CloseResponse)(nil),          // 25: starling.plugin.v1.CloseResponse
-	nil,                            // 26: starling.plugin.v1.SetupRequest.HypersEntry
-	nil,                            // 27: starling.plugin.v1.OpenRequest.SettingsEntry
-	nil,                            // 28: starling.plugin.v1.Record.ValuesEntry
+	(Hyper_Type)(0),                 // 0: starling.plugin.v1.Hyper.Type
+	(OptimizerInfo_Granularity)(0),  // 1: starling.plugin.v1.OptimizerInfo.Granularity
+	(Slot_DType)(0),                 // 2: starling.plugin.v1.Slot.DType
+	(*DescribeRequest)(nil),         // 3: starling.plugin.v1.DescribeRequest
+	(*Manifest)(nil),                // 4: starling.plugin.v1.Manifest
+	(*Hyper)(nil),                   // 5: starling.plugin.v1.Hyper
+	(*Value)(nil),                   // 6: starling.plugin.v1.Value
+	(*Floats)(nil),                  // 7: starling.plugin.v1.Floats
+	(*OptimizerInfo)(nil),           // 8: starling.plugin.v1.OptimizerInfo
+	(*Slot)(nil),                    // 9: starling.plugin.v1.Slot
+	(*SinkInfo)(nil),                // 10: starling.plugin.v1.SinkInfo
+	(*ScheduleInfo)(nil),            // 11: starling.plugin.v1.ScheduleInfo
+	(*CompressorInfo)(nil),          // 12: starling.plugin.v1.CompressorInfo
+	(*Memory)(nil),                  // 13: starling.plugin.v1.Memory
+	(*SetupRequest)(nil),            // 14: starling.plugin.v1.SetupRequest
+	(*Parameter)(nil),               // 15: starling.plugin.v1.Parameter
+	(*Place)(nil),                   // 16: starling.plugin.v1.Place
+	(*Scratch)(nil),                 // 17: starling.plugin.v1.Scratch
+	(*SetupResponse)(nil),           // 18: starling.plugin.v1.SetupResponse
+	(*StepRequest)(nil),             // 19: starling.plugin.v1.StepRequest
+	(*StepResponse)(nil),            // 20: starling.plugin.v1.StepResponse
+	(*UpgradeRequest)(nil),          // 21: starling.plugin.v1.UpgradeRequest
+	(*StateValues)(nil),             // 22: starling.plugin.v1.StateValues
+	(*UpgradeResponse)(nil),         // 23: starling.plugin.v1.UpgradeResponse
+	(*RatesRequest)(nil),            // 24: starling.plugin.v1.RatesRequest
+	(*RatesResponse)(nil),           // 25: starling.plugin.v1.RatesResponse
+	(*CompressorSetupRequest)(nil),  // 26: starling.plugin.v1.CompressorSetupRequest
+	(*CompressorSetupResponse)(nil), // 27: starling.plugin.v1.CompressorSetupResponse
+	(*EncodeRequest)(nil),           // 28: starling.plugin.v1.EncodeRequest
+	(*EncodeResponse)(nil),          // 29: starling.plugin.v1.EncodeResponse
+	(*DecodeRequest)(nil),           // 30: starling.plugin.v1.DecodeRequest
+	(*DecodeResponse)(nil),          // 31: starling.plugin.v1.DecodeResponse
+	(*OpenRequest)(nil),             // 32: starling.plugin.v1.OpenRequest
+	(*OpenResponse)(nil),            // 33: starling.plugin.v1.OpenResponse
+	(*WriteRequest)(nil),            // 34: starling.plugin.v1.WriteRequest
+	(*Record)(nil),                  // 35: starling.plugin.v1.Record
+	(*WriteResponse)(nil),           // 36: starling.plugin.v1.WriteResponse
+	(*CloseRequest)(nil),            // 37: starling.plugin.v1.CloseRequest
+	(*CloseResponse)(nil),           // 38: starling.plugin.v1.CloseResponse
+	nil,                             // 39: starling.plugin.v1.SetupRequest.HypersEntry
+	nil,                             // 40: starling.plugin.v1.UpgradeRequest.HypersEntry
+	nil,                             // 41: starling.plugin.v1.UpgradeRequest.OldEntry
+	nil,                             // 42: starling.plugin.v1.RatesRequest.SettingsEntry
+	nil,                             // 43: starling.plugin.v1.CompressorSetupRequest.SettingsEntry
+	nil,                             // 44: starling.plugin.v1.OpenRequest.SettingsEntry
+	nil,                             // 45: starling.plugin.v1.Record.ValuesEntry
 }
 var file_plugin_proto_depIdxs = []int32{
 	5,  // 0: starling.plugin.v1.Manifest.hypers:type_name -> starling.plugin.v1.Hyper
 	8,  // 1: starling.plugin.v1.Manifest.optimizer:type_name -> starling.plugin.v1.OptimizerInfo
 	10, // 2: starling.plugin.v1.Manifest.sink:type_name -> starling.plugin.v1.SinkInfo
-	0,  // 3: starling.plugin.v1.Hyper.type:type_name -> starling.plugin.v1.Hyper.Type
-	6,  // 4: starling.plugin.v1.Hyper.default:type_name -> starling.plugin.v1.Value
-	7,  // 5: starling.plugin.v1.Value.floats:type_name -> starling.plugin.v1.Floats
-	1,  // 6: starling.plugin.v1.OptimizerInfo.granularity:type_name -> starling.plugin.v1.OptimizerInfo.Granularity
-	9,  // 7: starling.plugin.v1.OptimizerInfo.slots:type_name -> starling.plugin.v1.Slot
-	2,  // 8: starling.plugin.v1.Slot.dtype:type_name -> starling.plugin.v1.Slot.DType
-	26, // 9: starling.plugin.v1.SetupRequest.hypers:type_name -> starling.plugin.v1.SetupRequest.HypersEntry
-	13, // 10: starling.plugin.v1.SetupRequest.parameters:type_name -> starling.plugin.v1.Parameter
-	11, // 11: starling.plugin.v1.SetupRequest.memories:type_name -> starling.plugin.v1.Memory
-	15, // 12: starling.plugin.v1.SetupRequest.scratch:type_name -> starling.plugin.v1.Scratch
-	14, // 13: starling.plugin.v1.Parameter.value:type_name -> starling.plugin.v1.Place
-	14, // 14: starling.plugin.v1.Parameter.gradient:type_name -> starling.plugin.v1.Place
-	14, // 15: starling.plugin.v1.Parameter.state:type_name -> starling.plugin.v1.Place
-	11, // 16: starling.plugin.v1.Scratch.memory:type_name -> starling.plugin.v1.Memory
-	27, // 17: starling.plugin.v1.OpenRequest.settings:type_name -> starling.plugin.v1.OpenRequest.SettingsEntry
-	22, // 18: starling.plugin.v1.WriteRequest.records:type_name -> starling.plugin.v1.Record
-	28, // 19: starling.plugin.v1.Record.values:type_name -> starling.plugin.v1.Record.ValuesEntry
-	6,  // 20: starling.plugin.v1.SetupRequest.HypersEntry.value:type_name -> starling.plugin.v1.Value
-	6,  // 21: starling.plugin.v1.OpenRequest.SettingsEntry.value:type_name -> starling.plugin.v1.Value
-	3,  // 22: starling.plugin.v1.Plugin.Describe:input_type -> starling.plugin.v1.DescribeRequest
-	12, // 23: starling.plugin.v1.Optimizer.Setup:input_type -> starling.plugin.v1.SetupRequest
-	17, // 24: starling.plugin.v1.Optimizer.Step:input_type -> starling.plugin.v1.StepRequest
-	19, // 25: starling.plugin.v1.Sink.Open:input_type -> starling.plugin.v1.OpenRequest
-	21, // 26: starling.plugin.v1.Sink.Write:input_type -> starling.plugin.v1.WriteRequest
-	24, // 27: starling.plugin.v1.Sink.Close:input_type -> starling.plugin.v1.CloseRequest
-	4,  // 28: starling.plugin.v1.Plugin.Describe:output_type -> starling.plugin.v1.Manifest
-	16, // 29: starling.plugin.v1.Optimizer.Setup:output_type -> starling.plugin.v1.SetupResponse
-	18, // 30: starling.plugin.v1.Optimizer.Step:output_type -> starling.plugin.v1.StepResponse
-	20, // 31: starling.plugin.v1.Sink.Open:output_type -> starling.plugin.v1.OpenResponse
-	23, // 32: starling.plugin.v1.Sink.Write:output_type -> starling.plugin.v1.WriteResponse
-	25, // 33: starling.plugin.v1.Sink.Close:output_type -> starling.plugin.v1.CloseResponse
-	28, // [28:34] is the sub-list for method output_type
-	22, // [22:28] is the sub-list for method input_type
-	22, // [22:22] is the sub-list for extension type_name
-	22, // [22:22] is the sub-list for extension extendee
-	0,  // [0:22] is the sub-list for field type_name
+	11, // 3: starling.plugin.v1.Manifest.schedule:type_name -> starling.plugin.v1.ScheduleInfo
+	12, // 4: starling.plugin.v1.Manifest.compressor:type_name -> starling.plugin.v1.CompressorInfo
+	0,  // 5: starling.plugin.v1.Hyper.type:type_name -> starling.plugin.v1.Hyper.Type
+	6,  // 6: starling.plugin.v1.Hyper.default:type_name -> starling.plugin.v1.Value
+	7,  // 7: starling.plugin.v1.Value.floats:type_name -> starling.plugin.v1.Floats
+	1,  // 8: starling.plugin.v1.OptimizerInfo.granularity:type_name -> starling.plugin.v1.OptimizerInfo.Granularity
+	9,  // 9: starling.plugin.v1.OptimizerInfo.slots:type_name -> starling.plugin.v1.Slot
+	2,  // 10: starling.plugin.v1.Slot.dtype:type_name -> starling.plugin.v1.Slot.DType
+	39, // 11: starling.plugin.v1.SetupRequest.hypers:type_name -> starling.plugin.v1.SetupRequest.HypersEntry
+	15, // 12: starling.plugin.v1.SetupRequest.parameters:type_name -> starling.plugin.v1.Parameter
+	13, // 13: starling.plugin.v1.SetupRequest.memories:type_name -> starling.plugin.v1.Memory
+	17, // 14: starling.plugin.v1.SetupRequest.scratch:type_name -> starling.plugin.v1.Scratch
+	16, // 15: starling.plugin.v1.Parameter.value:type_name -> starling.plugin.v1.Place
+	16, // 16: starling.plugin.v1.Parameter.gradient:type_name -> starling.plugin.v1.Place
+	16, // 17: starling.plugin.v1.Parameter.state:type_name -> starling.plugin.v1.Place
+	13, // 18: starling.plugin.v1.Scratch.memory:type_name -> starling.plugin.v1.Memory
+	40, // 19: starling.plugin.v1.UpgradeRequest.hypers:type_name -> starling.plugin.v1.UpgradeRequest.HypersEntry
+	41, // 20: starling.plugin.v1.UpgradeRequest.old:type_name -> starling.plugin.v1.UpgradeRequest.OldEntry
+	22, // 21: starling.plugin.v1.UpgradeRequest.state:type_name -> starling.plugin.v1.StateValues
+	22, // 22: starling.plugin.v1.UpgradeResponse.state:type_name -> starling.plugin.v1.StateValues
+	42, // 23: starling.plugin.v1.RatesRequest.settings:type_name -> starling.plugin.v1.RatesRequest.SettingsEntry
+	43, // 24: starling.plugin.v1.CompressorSetupRequest.settings:type_name -> starling.plugin.v1.CompressorSetupRequest.SettingsEntry
+	13, // 25: starling.plugin.v1.CompressorSetupRequest.memory:type_name -> starling.plugin.v1.Memory
+	44, // 26: starling.plugin.v1.OpenRequest.settings:type_name -> starling.plugin.v1.OpenRequest.SettingsEntry
+	35, // 27: starling.plugin.v1.WriteRequest.records:type_name -> starling.plugin.v1.Record
+	45, // 28: starling.plugin.v1.Record.values:type_name -> starling.plugin.v1.Record.ValuesEntry
+	6,  // 29: starling.plugin.v1.SetupRequest.HypersEntry.value:type_name -> starling.plugin.v1.Value
+	6,  // 30: starling.plugin.v1.UpgradeRequest.HypersEntry.value:type_name -> starling.plugin.v1.Value
+	22, // 31: starling.plugin.v1.UpgradeRequest.OldEntry.value:type_name -> starling.plugin.v1.StateValues
+	6,  // 32: starling.plugin.v1.RatesRequest.SettingsEntry.value:type_name -> starling.plugin.v1.Value
+	6,  // 33: starling.plugin.v1.CompressorSetupRequest.SettingsEntry.value:type_name -> starling.plugin.v1.Value
+	6,  // 34: starling.plugin.v1.OpenRequest.SettingsEntry.value:type_name -> starling.plugin.v1.Value
+	3,  // 35: starling.plugin.v1.Plugin.Describe:input_type -> starling.plugin.v1.DescribeRequest
+	14, // 36: starling.plugin.v1.Optimizer.Setup:input_type -> starling.plugin.v1.SetupRequest
+	19, // 37: starling.plugin.v1.Optimizer.Step:input_type -> starling.plugin.v1.StepRequest
+	21, // 38: starling.plugin.v1.Optimizer.Upgrade:input_type -> starling.plugin.v1.UpgradeRequest
+	24, // 39: starling.plugin.v1.Schedule.Rates:input_type -> starling.plugin.v1.RatesRequest
+	26, // 40: starling.plugin.v1.Compressor.Setup:input_type -> starling.plugin.v1.CompressorSetupRequest
+	28, // 41: starling.plugin.v1.Compressor.Encode:input_type -> starling.plugin.v1.EncodeRequest
+	30, // 42: starling.plugin.v1.Compressor.Decode:input_type -> starling.plugin.v1.DecodeRequest
+	32, // 43: starling.plugin.v1.Sink.Open:input_type -> starling.plugin.v1.OpenRequest
+	34, // 44: starling.plugin.v1.Sink.Write:input_type -> starling.plugin.v1.WriteRequest
+	37, // 45: starling.plugin.v1.Sink.Close:input_type -> starling.plugin.v1.CloseRequest
+	4,  // 46: starling.plugin.v1.Plugin.Describe:output_type -> starling.plugin.v1.Manifest
+	18, // 47: starling.plugin.v1.Optimizer.Setup:output_type -> starling.plugin.v1.SetupResponse
+	20, // 48: starling.plugin.v1.Optimizer.Step:output_type -> starling.plugin.v1.StepResponse
+	23, // 49: starling.plugin.v1.Optimizer.Upgrade:output_type -> starling.plugin.v1.UpgradeResponse
+	25, // 50: starling.plugin.v1.Schedule.Rates:output_type -> starling.plugin.v1.RatesResponse
+	27, // 51: starling.plugin.v1.Compressor.Setup:output_type -> starling.plugin.v1.CompressorSetupResponse
+	29, // 52: starling.plugin.v1.Compressor.Encode:output_type -> starling.plugin.v1.EncodeResponse
+	31, // 53: starling.plugin.v1.Compressor.Decode:output_type -> starling.plugin.v1.DecodeResponse
+	33, // 54: starling.plugin.v1.Sink.Open:output_type -> starling.plugin.v1.OpenResponse
+	36, // 55: starling.plugin.v1.Sink.Write:output_type -> starling.plugin.v1.WriteResponse
+	38, // 56: starling.plugin.v1.Sink.Close:output_type -> starling.plugin.v1.CloseResponse
+	46, // [46:57] is the sub-list for method output_type
+	35, // [35:46] is the sub-list for method input_type
+	35, // [35:35] is the sub-list for extension type_name
+	35, // [35:35] is the sub-list for extension extendee
+	0,  // [0:35] is the sub-list for field type_name
 }
 
 func init() { file_plugin_proto_init() }
@@ -1889,9 +2732,9 @@ func file_plugin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_plugin_proto_rawDesc), len(file_plugin_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   26,
+			NumMessages:   43,
 			NumExtensions: 0,
-			NumServices:   3,
+			NumServices:   5,
 		},
 		GoTypes:           file_plugin_proto_goTypes,
 		DependencyIndexes: file_plugin_proto_depIdxs,

@@ -130,8 +130,9 @@ var Plugin_ServiceDesc = grpc.ServiceDesc{
 }
 
 const (
-	Optimizer_Setup_FullMethodName = "/starling.plugin.v1.Optimizer/Setup"
-	Optimizer_Step_FullMethodName  = "/starling.plugin.v1.Optimizer/Step"
+	Optimizer_Setup_FullMethodName   = "/starling.plugin.v1.Optimizer/Setup"
+	Optimizer_Step_FullMethodName    = "/starling.plugin.v1.Optimizer/Step"
+	Optimizer_Upgrade_FullMethodName = "/starling.plugin.v1.Optimizer/Upgrade"
 )
 
 // OptimizerClient is the client API for Optimizer service.
@@ -144,6 +145,9 @@ type OptimizerClient interface {
 	Setup(ctx context.Context, in *SetupRequest, opts ...grpc.CallOption) (*SetupResponse, error)
 	// Step computes the update of a range of tasks through the scratch memory and returns when all are computed.
 	Step(ctx context.Context, in *StepRequest, opts ...grpc.CallOption) (*StepResponse, error)
+	// Upgrade turns the state that an earlier version left of a parameter, or of a range of one, into this version's. It is called
+	// only for versions that upgrades_from lists, in a process of its own, before training goes on.
+	Upgrade(ctx context.Context, in *UpgradeRequest, opts ...grpc.CallOption) (*UpgradeResponse, error)
 }
 
 type optimizerClient struct {
@@ -174,6 +178,16 @@ func (c *optimizerClient) Step(ctx context.Context, in *StepRequest, opts ...grp
 	return out, nil
 }
 
+func (c *optimizerClient) Upgrade(ctx context.Context, in *UpgradeRequest, opts ...grpc.CallOption) (*UpgradeResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(UpgradeResponse)
+	err := c.cc.Invoke(ctx, Optimizer_Upgrade_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // OptimizerServer is the server API for Optimizer service.
 // All implementations must embed UnimplementedOptimizerServer
 // for forward compatibility.
@@ -184,6 +198,9 @@ type OptimizerServer interface {
 	Setup(context.Context, *SetupRequest) (*SetupResponse, error)
 	// Step computes the update of a range of tasks through the scratch memory and returns when all are computed.
 	Step(context.Context, *StepRequest) (*StepResponse, error)
+	// Upgrade turns the state that an earlier version left of a parameter, or of a range of one, into this version's. It is called
+	// only for versions that upgrades_from lists, in a process of its own, before training goes on.
+	Upgrade(context.Context, *UpgradeRequest) (*UpgradeResponse, error)
 	mustEmbedUnimplementedOptimizerServer()
 }
 
@@ -199,6 +216,9 @@ func (UnimplementedOptimizerServer) Setup(context.Context, *SetupRequest) (*Setu
 }
 func (UnimplementedOptimizerServer) Step(context.Context, *StepRequest) (*StepResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Step not implemented")
+}
+func (UnimplementedOptimizerServer) Upgrade(context.Context, *UpgradeRequest) (*UpgradeResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Upgrade not implemented")
 }
 func (UnimplementedOptimizerServer) mustEmbedUnimplementedOptimizerServer() {}
 func (UnimplementedOptimizerServer) testEmbeddedByValue()                   {}
@@ -257,6 +277,24 @@ func _Optimizer_Step_Handler(srv interface{}, ctx context.Context, dec func(inte
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Optimizer_Upgrade_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(UpgradeRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OptimizerServer).Upgrade(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Optimizer_Upgrade_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OptimizerServer).Upgrade(ctx, req.(*UpgradeRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Optimizer_ServiceDesc is the grpc.ServiceDesc for Optimizer service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -271,6 +309,312 @@ var Optimizer_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Step",
 			Handler:    _Optimizer_Step_Handler,
+		},
+		{
+			MethodName: "Upgrade",
+			Handler:    _Optimizer_Upgrade_Handler,
+		},
+	},
+	Streams:  []grpc.StreamDesc{},
+	Metadata: "plugin.proto",
+}
+
+const (
+	Schedule_Rates_FullMethodName = "/starling.plugin.v1.Schedule/Rates"
+)
+
+// ScheduleClient is the client API for Schedule service.
+//
+// For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
+//
+// Schedule is served by plugins whose manifest has a schedule.
+type ScheduleClient interface {
+	// Rates returns the learning rates of a range of steps. The same request always has the same answer, in every process.
+	Rates(ctx context.Context, in *RatesRequest, opts ...grpc.CallOption) (*RatesResponse, error)
+}
+
+type scheduleClient struct {
+	cc grpc.ClientConnInterface
+}
+
+func NewScheduleClient(cc grpc.ClientConnInterface) ScheduleClient {
+	return &scheduleClient{cc}
+}
+
+func (c *scheduleClient) Rates(ctx context.Context, in *RatesRequest, opts ...grpc.CallOption) (*RatesResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RatesResponse)
+	err := c.cc.Invoke(ctx, Schedule_Rates_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// ScheduleServer is the server API for Schedule service.
+// All implementations must embed UnimplementedScheduleServer
+// for forward compatibility.
+//
+// Schedule is served by plugins whose manifest has a schedule.
+type ScheduleServer interface {
+	// Rates returns the learning rates of a range of steps. The same request always has the same answer, in every process.
+	Rates(context.Context, *RatesRequest) (*RatesResponse, error)
+	mustEmbedUnimplementedScheduleServer()
+}
+
+// UnimplementedScheduleServer must be embedded to have
+// forward compatible implementations.
+//
+// NOTE: this should be embedded by value instead of pointer to avoid a nil
+// pointer dereference when methods are called.
+type UnimplementedScheduleServer struct{}
+
+func (UnimplementedScheduleServer) Rates(context.Context, *RatesRequest) (*RatesResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Rates not implemented")
+}
+func (UnimplementedScheduleServer) mustEmbedUnimplementedScheduleServer() {}
+func (UnimplementedScheduleServer) testEmbeddedByValue()                  {}
+
+// UnsafeScheduleServer may be embedded to opt out of forward compatibility for this service.
+// Use of this interface is not recommended, as added methods to ScheduleServer will
+// result in compilation errors.
+type UnsafeScheduleServer interface {
+	mustEmbedUnimplementedScheduleServer()
+}
+
+func RegisterScheduleServer(s grpc.ServiceRegistrar, srv ScheduleServer) {
+	// If the following call panics, it indicates UnimplementedScheduleServer was
+	// embedded by pointer and is nil.  This will cause panics if an
+	// unimplemented method is ever invoked, so we test this at initialization
+	// time to prevent it from happening at runtime later due to I/O.
+	if t, ok := srv.(interface{ testEmbeddedByValue() }); ok {
+		t.testEmbeddedByValue()
+	}
+	s.RegisterService(&Schedule_ServiceDesc, srv)
+}
+
+func _Schedule_Rates_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RatesRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ScheduleServer).Rates(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Schedule_Rates_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ScheduleServer).Rates(ctx, req.(*RatesRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+// Schedule_ServiceDesc is the grpc.ServiceDesc for Schedule service.
+// It's only intended for direct use with grpc.RegisterService,
+// and not to be introspected or modified (even as a copy)
+var Schedule_ServiceDesc = grpc.ServiceDesc{
+	ServiceName: "starling.plugin.v1.Schedule",
+	HandlerType: (*ScheduleServer)(nil),
+	Methods: []grpc.MethodDesc{
+		{
+			MethodName: "Rates",
+			Handler:    _Schedule_Rates_Handler,
+		},
+	},
+	Streams:  []grpc.StreamDesc{},
+	Metadata: "plugin.proto",
+}
+
+const (
+	Compressor_Setup_FullMethodName  = "/starling.plugin.v1.Compressor/Setup"
+	Compressor_Encode_FullMethodName = "/starling.plugin.v1.Compressor/Encode"
+	Compressor_Decode_FullMethodName = "/starling.plugin.v1.Compressor/Decode"
+)
+
+// CompressorClient is the client API for Compressor service.
+//
+// For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
+//
+// Compressor is served by plugins whose manifest has a compressor. The runtime makes one call at a time. No call depends on those
+// before it, but for Setup.
+type CompressorClient interface {
+	// Setup hands over the settings, and the memory of what follows. Without memory it only answers. The same settings always have the
+	// same answer.
+	Setup(ctx context.Context, in *CompressorSetupRequest, opts ...grpc.CallOption) (*CompressorSetupResponse, error)
+	// Encode makes the elements in the memory smaller, and writes what a decoder makes of that beside it.
+	Encode(ctx context.Context, in *EncodeRequest, opts ...grpc.CallOption) (*EncodeResponse, error)
+	// Decode decodes the encoding in the memory. What is none, of so many finite elements, is INVALID_ARGUMENT; any other status says that the
+	// plugin has failed.
+	Decode(ctx context.Context, in *DecodeRequest, opts ...grpc.CallOption) (*DecodeResponse, error)
+}
+
+type compressorClient struct {
+	cc grpc.ClientConnInterface
+}
+
+func NewCompressorClient(cc grpc.ClientConnInterface) CompressorClient {
+	return &compressorClient{cc}
+}
+
+func (c *compressorClient) Setup(ctx context.Context, in *CompressorSetupRequest, opts ...grpc.CallOption) (*CompressorSetupResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(CompressorSetupResponse)
+	err := c.cc.Invoke(ctx, Compressor_Setup_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *compressorClient) Encode(ctx context.Context, in *EncodeRequest, opts ...grpc.CallOption) (*EncodeResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(EncodeResponse)
+	err := c.cc.Invoke(ctx, Compressor_Encode_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *compressorClient) Decode(ctx context.Context, in *DecodeRequest, opts ...grpc.CallOption) (*DecodeResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DecodeResponse)
+	err := c.cc.Invoke(ctx, Compressor_Decode_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// CompressorServer is the server API for Compressor service.
+// All implementations must embed UnimplementedCompressorServer
+// for forward compatibility.
+//
+// Compressor is served by plugins whose manifest has a compressor. The runtime makes one call at a time. No call depends on those
+// before it, but for Setup.
+type CompressorServer interface {
+	// Setup hands over the settings, and the memory of what follows. Without memory it only answers. The same settings always have the
+	// same answer.
+	Setup(context.Context, *CompressorSetupRequest) (*CompressorSetupResponse, error)
+	// Encode makes the elements in the memory smaller, and writes what a decoder makes of that beside it.
+	Encode(context.Context, *EncodeRequest) (*EncodeResponse, error)
+	// Decode decodes the encoding in the memory. What is none, of so many finite elements, is INVALID_ARGUMENT; any other status says that the
+	// plugin has failed.
+	Decode(context.Context, *DecodeRequest) (*DecodeResponse, error)
+	mustEmbedUnimplementedCompressorServer()
+}
+
+// UnimplementedCompressorServer must be embedded to have
+// forward compatible implementations.
+//
+// NOTE: this should be embedded by value instead of pointer to avoid a nil
+// pointer dereference when methods are called.
+type UnimplementedCompressorServer struct{}
+
+func (UnimplementedCompressorServer) Setup(context.Context, *CompressorSetupRequest) (*CompressorSetupResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Setup not implemented")
+}
+func (UnimplementedCompressorServer) Encode(context.Context, *EncodeRequest) (*EncodeResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Encode not implemented")
+}
+func (UnimplementedCompressorServer) Decode(context.Context, *DecodeRequest) (*DecodeResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Decode not implemented")
+}
+func (UnimplementedCompressorServer) mustEmbedUnimplementedCompressorServer() {}
+func (UnimplementedCompressorServer) testEmbeddedByValue()                    {}
+
+// UnsafeCompressorServer may be embedded to opt out of forward compatibility for this service.
+// Use of this interface is not recommended, as added methods to CompressorServer will
+// result in compilation errors.
+type UnsafeCompressorServer interface {
+	mustEmbedUnimplementedCompressorServer()
+}
+
+func RegisterCompressorServer(s grpc.ServiceRegistrar, srv CompressorServer) {
+	// If the following call panics, it indicates UnimplementedCompressorServer was
+	// embedded by pointer and is nil.  This will cause panics if an
+	// unimplemented method is ever invoked, so we test this at initialization
+	// time to prevent it from happening at runtime later due to I/O.
+	if t, ok := srv.(interface{ testEmbeddedByValue() }); ok {
+		t.testEmbeddedByValue()
+	}
+	s.RegisterService(&Compressor_ServiceDesc, srv)
+}
+
+func _Compressor_Setup_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(CompressorSetupRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(CompressorServer).Setup(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Compressor_Setup_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(CompressorServer).Setup(ctx, req.(*CompressorSetupRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Compressor_Encode_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(EncodeRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(CompressorServer).Encode(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Compressor_Encode_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(CompressorServer).Encode(ctx, req.(*EncodeRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Compressor_Decode_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DecodeRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(CompressorServer).Decode(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Compressor_Decode_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(CompressorServer).Decode(ctx, req.(*DecodeRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+// Compressor_ServiceDesc is the grpc.ServiceDesc for Compressor service.
+// It's only intended for direct use with grpc.RegisterService,
+// and not to be introspected or modified (even as a copy)
+var Compressor_ServiceDesc = grpc.ServiceDesc{
+	ServiceName: "starling.plugin.v1.Compressor",
+	HandlerType: (*CompressorServer)(nil),
+	Methods: []grpc.MethodDesc{
+		{
+			MethodName: "Setup",
+			Handler:    _Compressor_Setup_Handler,
+		},
+		{
+			MethodName: "Encode",
+			Handler:    _Compressor_Encode_Handler,
+		},
+		{
+			MethodName: "Decode",
+			Handler:    _Compressor_Decode_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

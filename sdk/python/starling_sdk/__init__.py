@@ -1,4 +1,4 @@
-"""What an optimizer plugin for Starling is written with in Python. It needs numpy and grpcio.
+"""What an optimizer plugin for Starling is written with in Python. It needs numpy, grpcio and protobuf, of the versions in requirements.txt.
 
     import numpy as np
     import starling_sdk as sdk
@@ -95,15 +95,18 @@ class State:
 
 
 class Manifest:
-    """Says what the plugin is. whole=True asks for whole tensors; otherwise each element's update depends on this element alone."""
+    """Says what the plugin is. whole=True asks for whole tensors; otherwise each element's update depends on this element alone.
 
-    def __init__(self, name, version, doc="", hypers=(), state=(), whole=False, min_dims=0, max_dims=0):
+    upgrades_from lists the earlier versions whose state Optimizer.upgrade turns into this one's.
+    """
+
+    def __init__(self, name, version, doc="", hypers=(), state=(), whole=False, min_dims=0, max_dims=0, upgrades_from=()):
         self.name, self.version, self.doc, self.hypers, self.state = name, version, doc, hypers, state
-        self.whole, self.min_dims, self.max_dims = whole, min_dims, max_dims
+        self.whole, self.min_dims, self.max_dims, self.upgrades_from = whole, min_dims, max_dims, upgrades_from
 
     def message(self):
         o = pb.OptimizerInfo(granularity=pb.OptimizerInfo.WHOLE if self.whole else pb.OptimizerInfo.ELEMENTWISE,
-                             slots=[s.message() for s in self.state], min_dims=self.min_dims, max_dims=self.max_dims)
+                             slots=[s.message() for s in self.state], min_dims=self.min_dims, max_dims=self.max_dims, upgrades_from=self.upgrades_from)
         return pb.Manifest(name=self.name, version=self.version, doc=self.doc, hypers=[h.message() for h in self.hypers], optimizer=o)
 
 
@@ -123,6 +126,14 @@ class Optimizer:
 
     def step(self, t):
         """Renews t.param and t.state in place."""
+        raise NotImplementedError
+
+    def upgrade(self, u):
+        """Turns the state of an earlier version, u.old[name], into u.state[name], in place; it is called without setup.
+
+        u.version is that version, u.hypers a dict; name, shape, start, stop, step and param are as in step, all arrays flat. u.state begins
+        as the old state of the same name and size, or else as the initial value.
+        """
         raise NotImplementedError
 
 
@@ -227,6 +238,27 @@ class _Servicer(rpc.PluginServicer, rpc.OptimizerServicer):
         except Exception:
             context.abort(grpc.StatusCode.ABORTED, "Step for %s[%d:%d]: %s" % (t.name, t.start, t.stop, traceback.format_exc()))
         return pb.StepResponse()
+
+
+    def Upgrade(self, request, context):
+        u = Tensor()
+        try:
+            def array(v):
+                return np.array(v, np.float32)
+
+            u.version, u.hypers = request.version, {k: _unvalue(v) for k, v in request.hypers.items()}
+            u.name, u.shape, u.step = request.name, tuple(request.shape), request.step
+            u.start, u.stop = getattr(request, "from"), request.to
+            u.param = array(request.param)
+            u.old = {k: array(v.values) for k, v in request.old.items()}
+            u.state = {s.name: array(v.values) for s, v in zip(self.optimizer.manifest.state, request.state)}
+            arrays = dict(u.state)
+            self.optimizer.upgrade(u)
+            if any(u.state.get(k) is not v for k, v in arrays.items()):
+                raise TypeError("upgrade must change u.state in place (u.state[\"m\"][:] = …), not replace it")
+        except Exception:
+            context.abort(grpc.StatusCode.ABORTED, "Upgrade of %s: %s" % (request.name, traceback.format_exc()))
+        return pb.UpgradeResponse(state=[pb.StateValues(values=v) for v in arrays.values()])
 
 
 def _end_with(parent):

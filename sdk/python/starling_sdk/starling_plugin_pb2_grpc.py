@@ -121,6 +121,11 @@ class OptimizerStub:
                 request_serializer=starling__plugin__pb2.StepRequest.SerializeToString,
                 response_deserializer=starling__plugin__pb2.StepResponse.FromString,
                 _registered_method=True)
+        self.Upgrade = channel.unary_unary(
+                '/starling.plugin.v1.Optimizer/Upgrade',
+                request_serializer=starling__plugin__pb2.UpgradeRequest.SerializeToString,
+                response_deserializer=starling__plugin__pb2.UpgradeResponse.FromString,
+                _registered_method=True)
 
 
 class OptimizerServicer:
@@ -141,6 +146,14 @@ class OptimizerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Upgrade(self, request, context):
+        """Upgrade turns the state that an earlier version left of a parameter, or of a range of one, into this version's. It is called
+        only for versions that upgrades_from lists, in a process of its own, before training goes on.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_OptimizerServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -153,6 +166,11 @@ def add_OptimizerServicer_to_server(servicer, server):
                     servicer.Step,
                     request_deserializer=starling__plugin__pb2.StepRequest.FromString,
                     response_serializer=starling__plugin__pb2.StepResponse.SerializeToString,
+            ),
+            'Upgrade': grpc.unary_unary_rpc_method_handler(
+                    servicer.Upgrade,
+                    request_deserializer=starling__plugin__pb2.UpgradeRequest.FromString,
+                    response_serializer=starling__plugin__pb2.UpgradeResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -210,6 +228,109 @@ class Optimizer:
             '/starling.plugin.v1.Optimizer/Step',
             starling__plugin__pb2.StepRequest.SerializeToString,
             starling__plugin__pb2.StepResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Upgrade(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/starling.plugin.v1.Optimizer/Upgrade',
+            starling__plugin__pb2.UpgradeRequest.SerializeToString,
+            starling__plugin__pb2.UpgradeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+
+class ScheduleStub:
+    """Schedule is served by plugins whose manifest has a schedule.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.Rates = channel.unary_unary(
+                '/starling.plugin.v1.Schedule/Rates',
+                request_serializer=starling__plugin__pb2.RatesRequest.SerializeToString,
+                response_deserializer=starling__plugin__pb2.RatesResponse.FromString,
+                _registered_method=True)
+
+
+class ScheduleServicer:
+    """Schedule is served by plugins whose manifest has a schedule.
+    """
+
+    def Rates(self, request, context):
+        """Rates returns the learning rates of a range of steps. The same request always has the same answer, in every process.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_ScheduleServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'Rates': grpc.unary_unary_rpc_method_handler(
+                    servicer.Rates,
+                    request_deserializer=starling__plugin__pb2.RatesRequest.FromString,
+                    response_serializer=starling__plugin__pb2.RatesResponse.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'starling.plugin.v1.Schedule', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('starling.plugin.v1.Schedule', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class Schedule:
+    """Schedule is served by plugins whose manifest has a schedule.
+    """
+
+    @staticmethod
+    def Rates(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/starling.plugin.v1.Schedule/Rates',
+            starling__plugin__pb2.RatesRequest.SerializeToString,
+            starling__plugin__pb2.RatesResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -2,6 +2,7 @@ package main
 
 import (
 	. "github.com/mmcloughlin/avo/build"
+	. "github.com/mmcloughlin/avo/operand"
 	. "github.com/mmcloughlin/avo/reg"
 )
 
@@ -23,5 +24,18 @@ func cpuid() {
 	XORL(ECX, ECX)
 	XGETBV()
 	Store(EAX, Return("a"))
+	RET()
+}
+
+// pause writes the instruction that tells the processor that a loop waits for another thread: a neighbour on the same core
+// then has its units to itself.
+func pause() {
+	TEXT("pause", NOSPLIT, "func(n int)")
+	Doc("pause executes PAUSE n times, at least once.")
+	n := Load(Param("n"), GP64())
+	Label("again")
+	PAUSE()
+	DECQ(n)
+	JG(LabelRef("again"))
 	RET()
 }

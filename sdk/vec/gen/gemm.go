@@ -34,21 +34,23 @@ const (
 // of the loop: of two rows of A from pf on, two further rows for each panel of B; or with
 // byK the line at pf, which moves by pfstep bytes.
 //
-// AVX-512 masks the columns past n; AVX2 reads whole panels of B, which must be
-// there, and masks C only.
+// With bias, which has one element a column, it is added to every row once its chain is done.
+//
+// AVX-512 masks the columns past n, of B in a loop of its own: a load under a mask takes
+// a slot of the multiply-adds' ports, two of them 7% of a tile of 14 rows. AVX2 reads whole
+// panels of B, which must be there, and masks C only.
 func (s *isa) gemmTile(mr int, byK bool) {
 	form := "Rows"
 	if byK {
 		form = "Steps"
 	}
 	TEXT(fmt.Sprintf("gemmTile%s%d%s", form, mr, s.suffix), NOSPLIT,
-		"func(k int, a *float32, lda int, b *float32, ldb, bpanel int, c *float32, ldc, n, load int, pf *float32, pfstep int)")
+		"func(k int, a *float32, lda int, b *float32, ldb, bpanel int, c *float32, ldc, n, load int, pf *float32, pfstep int, bias *float32)")
 	Pragma("noescape")
 	lda := Load(Param("lda"), GP64())
-	b := Load(Param("b"), GP64())
 	ldb := Load(Param("ldb"), GP64())
 	c := Load(Param("c"), GP64())
-	n := Load(Param("n"), GP64())
+	n := address("n")
 	acc := s.vecs(2 * mr)
 	b0, b1 := s.vec(), s.vec()
 	av := s.vecs(2)
@@ -62,9 +64,10 @@ func (s *isa) gemmTile(mr int, byK bool) {
 	if s.wide {
 		m := GP64()
 		MOVQ(I32(-1), m)
-		CMPQ(n, imm(2*s.width))
+		width := Load(Param("n"), GP64())
+		CMPQ(width, imm(2*s.width))
 		JGE(LabelRef("whole"))
-		BZHIQ(n, m, m)
+		BZHIQ(width, m, m)
 		Label("whole")
 		KMOVW(m.As32(), k1)
 		SHRQ(Imm(uint64(s.width)), m)
@@ -73,8 +76,7 @@ func (s *isa) gemmTile(mr int, byK bool) {
 	s.loadC(mr, acc, b0, b1, c, n, k1, k2)
 
 	k := Load(Param("k"), GP64())
-	pb := GP64()
-	MOVQ(b, pb)
+	pb := Load(Param("b"), GP64())
 	next := Load(Param("pf"), GP64())
 	// A pointer for every third row: an address has a base and a scaled index.
 	base := []Register{Load(Param("a"), GP64())}
@@ -86,10 +88,10 @@ func (s *isa) gemmTile(mr int, byK bool) {
 			base = append(base, p)
 		}
 	}
-	step := func(u int) {
+	step := func(u int, masked bool) {
 		for i, v := range []VecVirtual{b0, b1} {
 			m := Mem{Base: pb, Disp: w * i}
-			if s.wide {
+			if masked {
 				VMOVUPS_Z(m, []Register{k1, k2}[i], v)
 			} else {
 				VMOVUPS(m, v)
@@ -125,6 +127,27 @@ func (s *isa) gemmTile(mr int, byK bool) {
 			ADDQ(imm(4*n), p)
 		}
 	}
+	if s.wide {
+		CMPQ(n, imm(2*s.width))
+		JL(LabelRef("part"))
+	}
+	// Lines of C are fetched a few steps apart: all of them at once, where they come from memory, would take
+	// every buffer that the lines of B need.
+	pc := GP64()
+	last := AllocLocal(8)
+	{
+		t := GP64()
+		ld := Load(Param("ldc"), GP64())
+		MOVQ(c, pc)
+		load := Load(Param("load"), GP64())
+		TESTQ(load, load)
+		JZ(LabelRef("fetch"))
+		ADDQ(imm(2*w), pc) // the next tile's: this one is loaded already
+		Label("fetch")
+		IMUL3Q(imm(mr-1), ld, t)
+		ADDQ(pc, t)
+		MOVQ(t, last)
+	}
 	SUBQ(imm(unroll), k)
 	JL(LabelRef("rest"))
 	Label("steps")
@@ -137,7 +160,17 @@ func (s *isa) gemmTile(mr int, byK bool) {
 		ADDQ(imm(4*unroll), next)
 	}
 	for u := range unroll {
-		step(u)
+		if u == 0 || u == unroll/2 && 2*w > 64 {
+			PREFETCHT0(Mem{Base: pc, Disp: 32 * u})
+		}
+		step(u, false)
+	}
+	{
+		t := GP64()
+		MOVQ(pc, t)
+		ADDQ(address("ldc"), t)
+		CMPQ(t, last)
+		CMOVQLE(t, pc)
 	}
 	advance(unroll)
 	SUBQ(imm(unroll), k)
@@ -146,12 +179,13 @@ func (s *isa) gemmTile(mr int, byK bool) {
 	ADDQ(imm(unroll), k)
 	JZ(LabelRef("done"))
 	Label("single")
-	step(0)
+	step(0, false)
 	advance(1)
 	DECQ(k)
 	JNZ(LabelRef("single"))
 	Label("done")
 
+	s.addBias(acc, b0, b1, av, n, k1, k2)
 	s.storeC(mr, acc, b0, b1, c, n, k1, k2)
 	if byK {
 		MOVQ(next, address("pf"))
@@ -159,17 +193,26 @@ func (s *isa) gemmTile(mr int, byK bool) {
 		LEAQ(Mem{Base: lda, Index: lda, Scale: 1}, next)
 		ADDQ(next, address("pf"))
 	}
-	ADDQ(address("bpanel"), b)
+	far := Load(Param("bpanel"), GP64())
+	ADDQ(far, address("b"))
 	ADDQ(imm(2*w), c)
 	SUBQ(imm(2*s.width), n)
 	JG(LabelRef("panel"))
 	VZEROUPPER()
 	RET()
+
+	if s.wide { // the last panel, where it is narrower
+		Label("part")
+		step(0, true)
+		advance(1)
+		DECQ(k)
+		JNZ(LabelRef("part"))
+		JMP(LabelRef("done"))
+	}
 }
 
-// loadC begins the chains, at zero or at C. The lines of C that are wanted next are fetched meanwhile: those of this
-// tile if they are only stored at its end, else those of the tile after it.
-func (s *isa) loadC(mr int, acc []VecVirtual, m0, m1 VecVirtual, c, n, k1, k2 Register) {
+// loadC begins the chains, at zero or at C.
+func (s *isa) loadC(mr int, acc []VecVirtual, m0, m1 VecVirtual, c Register, n Op, k1, k2 Register) {
 	p := GP64()
 	MOVQ(c, p)
 	ld := Load(Param("ldc"), GP64())
@@ -179,17 +222,10 @@ func (s *isa) loadC(mr int, acc []VecVirtual, m0, m1 VecVirtual, c, n, k1, k2 Re
 	for r := range mr {
 		s.zero(acc[2*r])
 		s.zero(acc[2*r+1])
-		s.fetchC(p, 0)
-		if r < mr-1 {
-			ADDQ(ld, p)
-		}
 	}
 	JMP(LabelRef("loaded"))
 	Label("load")
 	s.eachC(mr, p, ld, "load", m0, m1, n, func(r, i int, m Mem, mask VecVirtual) {
-		if i == 0 {
-			s.fetchC(p, 2*s.bytes())
-		}
 		switch v := acc[2*r+i]; {
 		case s.wide:
 			VMOVUPS_Z(m, []Register{k1, k2}[i], v)
@@ -202,15 +238,46 @@ func (s *isa) loadC(mr int, acc []VecVirtual, m0, m1 VecVirtual, c, n, k1, k2 Re
 	Label("loaded")
 }
 
-// fetchC fetches one row of a tile.
-func (s *isa) fetchC(p Register, disp int) {
-	for at := 0; at < 2*s.bytes(); at += 64 {
-		PREFETCHT0(Mem{Base: p, Disp: disp + at})
+// addBias adds the bias of the tile's columns, if there is one.
+func (s *isa) addBias(acc []VecVirtual, b0, b1 VecVirtual, masks []VecVirtual, n Op, k1, k2 Register) {
+	p := Load(Param("bias"), GP64())
+	TESTQ(p, p)
+	JZ(LabelRef("unbiased"))
+	m0, m1 := Mem{Base: p}, Mem{Base: p, Disp: s.bytes()}
+	if s.wide {
+		VMOVUPS_Z(m0, k1, b0)
+		VMOVUPS_Z(m1, k2, b1)
+	} else {
+		CMPQ(n, imm(2*s.width))
+		JL(LabelRef("partbias"))
+		VMOVUPS(m0, b0)
+		VMOVUPS(m1, b1)
+		JMP(LabelRef("bias"))
+		Label("partbias")
+		s.masks(n, masks[0], masks[1])
+		VMASKMOVPS(m0, masks[0], b0)
+		VMASKMOVPS(m1, masks[1], b1)
+		Label("bias")
 	}
+	for i, v := range acc {
+		VADDPS([]VecVirtual{b0, b1}[i%2], v, v)
+	}
+	ADDQ(imm(2*s.bytes()), address("bias"))
+	Label("unbiased")
+}
+
+// masks makes the AVX2 masks of the last n columns of a panel.
+func (s *isa) masks(n Op, m0, m1 VecVirtual) {
+	t, q := GP64(), GP64()
+	LEAQ(tailMasks(), t)
+	MOVQ(n, q)
+	NEGQ(q)
+	VMOVUPS(Mem{Base: t, Index: q, Scale: 4, Disp: 128}, m0)
+	VMOVUPS(Mem{Base: t, Index: q, Scale: 4, Disp: 160}, m1)
 }
 
 // storeC writes the tile.
-func (s *isa) storeC(mr int, acc []VecVirtual, m0, m1 VecVirtual, c, n, k1, k2 Register) {
+func (s *isa) storeC(mr int, acc []VecVirtual, m0, m1 VecVirtual, c Register, n Op, k1, k2 Register) {
 	p := GP64()
 	MOVQ(c, p)
 	ld := Load(Param("ldc"), GP64())
@@ -228,7 +295,7 @@ func (s *isa) storeC(mr int, acc []VecVirtual, m0, m1 VecVirtual, c, n, k1, k2 R
 
 // eachC calls f for the two vectors of every row of C, on AVX2 once for whole
 // panels and once, with masks, for the last.
-func (s *isa) eachC(mr int, p, ld Register, label string, m0, m1 VecVirtual, n Register, f func(r, i int, m Mem, mask VecVirtual)) {
+func (s *isa) eachC(mr int, p, ld Register, label string, m0, m1 VecVirtual, n Op, f func(r, i int, m Mem, mask VecVirtual)) {
 	rows := func(masks [2]VecVirtual) {
 		for r := range mr {
 			for i := range 2 {
@@ -248,12 +315,7 @@ func (s *isa) eachC(mr int, p, ld Register, label string, m0, m1 VecVirtual, n R
 	rows([2]VecVirtual{})
 	JMP(LabelRef(label + "end"))
 	Label(label + "part")
-	t, q := GP64(), GP64()
-	LEAQ(tailMasks(), t)
-	MOVQ(n, q)
-	NEGQ(q)
-	VMOVUPS(Mem{Base: t, Index: q, Scale: 4, Disp: 128}, m0)
-	VMOVUPS(Mem{Base: t, Index: q, Scale: 4, Disp: 160}, m1)
+	s.masks(n, m0, m1)
 	rows([2]VecVirtual{m0, m1})
 	Label(label + "end")
 }

@@ -15,6 +15,7 @@ import (
 var parts = map[string]func(){
 	"cpu": func() {
 		cpuid()
+		pause()
 		avx512.peak()
 		avx2.peak()
 	},
@@ -26,6 +27,10 @@ var parts = map[string]func(){
 	"elementwise": func() {
 		avx512.elementwise()
 		avx2.elementwise()
+	},
+	"half": func() {
+		avx512.halves()
+		avx2.halves()
 	},
 	"reduce": func() {
 		avx512.reductions()
@@ -40,6 +45,10 @@ var parts = map[string]func(){
 	"random": func() {
 		avx512.dropout()
 		avx2.dropout()
+		avx512.draw("Uniform", "add, scale float64, limit float32", avx512.uniform)
+		avx2.draw("Uniform", "add, scale float64, limit float32", avx2.uniform)
+		avx512.draw("Normal", "mean, std float64", avx512.normal)
+		avx2.draw("Normal", "mean, std float64", avx2.normal)
 	},
 	"optimizer": func() {
 		avx512.optimizers()

@@ -20,11 +20,7 @@ import (
 // It takes a multiple of 32 elements, beginning at a counter's first word; the
 // low half of the counter must not overflow.
 func (s *isa) dropout() {
-	order := GLOBL("philox_order_"+s.suffix, RODATA|NOPTR)
-	counters := s.width / 2
-	for i := range counters {
-		DATA(8*i, U64(uint64(i/2+i%2*counters/2)))
-	}
+	order := s.philoxOrder()
 	TEXT("dropout"+s.suffix, NOSPLIT, "func(dst, x []float32, ctr *[4]uint32, keys *[20]uint32, threshold uint32, scale float32)")
 	Pragma("noescape")
 	dst := Load(Param("dst").Base(), GP64())
@@ -58,7 +54,50 @@ func (s *isa) dropout() {
 	RET()
 }
 
+// philoxOrder is the table by which counters are dealt to elements.
+func (s *isa) philoxOrder() Mem {
+	if m, ok := philoxOrders[s.suffix]; ok {
+		return m
+	}
+	m := GLOBL("philox_order_"+s.suffix, RODATA|NOPTR)
+	counters := s.width / 2
+	for i := range counters {
+		DATA(8*i, U64(uint64(i/2+i%2*counters/2)))
+	}
+	philoxOrders[s.suffix] = m
+	return m
+}
+
+var philoxOrders = map[string]Mem{}
+
 func (s *isa) dropoutGroup(vectors int, order Mem, dst, x, ctr, keys Register, lo GPVirtual) {
+	w := s.philox(vectors, order, ctr, keys, lo)
+	threshold, scale := s.vec(), s.vec()
+	VBROADCASTSS(address("threshold"), threshold)
+	VBROADCASTSS(address("scale"), scale)
+	for i, a := range w {
+		even, odd := s.interleave(a)
+		for j, words := range []VecVirtual{even, odd} {
+			disp := s.bytes() * (2*i + j)
+			v := s.vec()
+			if s.wide {
+				k := K()
+				VPCMPUD(Imm(5), threshold, words, k) // not less than
+				VMULPS_Z(Mem{Base: x, Disp: disp}, scale, k, v)
+			} else {
+				keep := s.vec()
+				VPMAXUD(threshold, words, keep)
+				VPCMPEQD(words, keep, keep)
+				VMULPS(Mem{Base: x, Disp: disp}, scale, v)
+				VANDPS(keep, v, v)
+			}
+			VMOVUPS(v, Mem{Base: dst, Disp: disp})
+		}
+	}
+}
+
+// philox makes the words of so many vectors of counters from lo on, and moves lo behind them.
+func (s *isa) philox(vectors int, order Mem, ctr, keys Register, lo GPVirtual) [][4]VecVirtual {
 	word := func(p Register, i int) VecVirtual {
 		v := s.vec()
 		VPBROADCASTD(Mem{Base: p, Disp: 4 * i}, v)
@@ -92,31 +131,16 @@ func (s *isa) dropoutGroup(vectors int, order Mem, dst, x, ctr, keys Register, l
 			w[i] = [4]VecVirtual{s.xor3(h1, a[1], k0), p1, s.xor3(h0, a[3], k1), p0}
 		}
 	}
-	threshold, scale := s.vec(), s.vec()
-	VBROADCASTSS(address("threshold"), threshold)
-	VBROADCASTSS(address("scale"), scale)
-	for i, a := range w {
-		ab, cd := s.pair(a[0], a[1]), s.pair(a[2], a[3])
-		even, odd := s.vec(), s.vec()
-		VPUNPCKLQDQ(cd, ab, even)
-		VPUNPCKHQDQ(cd, ab, odd)
-		for j, words := range []VecVirtual{even, odd} {
-			disp := s.bytes() * (2*i + j)
-			v := s.vec()
-			if s.wide {
-				k := K()
-				VPCMPUD(Imm(5), threshold, words, k) // not less than
-				VMULPS_Z(Mem{Base: x, Disp: disp}, scale, k, v)
-			} else {
-				keep := s.vec()
-				VPMAXUD(threshold, words, keep)
-				VPCMPEQD(words, keep, keep)
-				VMULPS(Mem{Base: x, Disp: disp}, scale, v)
-				VANDPS(keep, v, v)
-			}
-			VMOVUPS(v, Mem{Base: dst, Disp: disp})
-		}
-	}
+	return w
+}
+
+// interleave puts the words of a vector of counters into the order of elements.
+func (s *isa) interleave(a [4]VecVirtual) (even, odd VecVirtual) {
+	ab, cd := s.pair(a[0], a[1]), s.pair(a[2], a[3])
+	even, odd = s.vec(), s.vec()
+	VPUNPCKLQDQ(cd, ab, even)
+	VPUNPCKHQDQ(cd, ab, odd)
+	return even, odd
 }
 
 func (s *isa) xor3(a, b, c VecVirtual) VecVirtual {

@@ -126,17 +126,7 @@ func (s *isa) conversions() {
 	convert("f32ToBF16", func(src, dst Mem) {
 		x := s.vec()
 		VMOVUPS(src, x)
-		odd := s.iand(s.shr(x, 16), bits(1))
-		v := s.shr(s.iadd(s.iadd(x, bits(0x7fff)), odd), 16)
-		quiet := s.or(s.shr(x, 16), bits(0x40))
-		v = s.choose(s.cmp(isNaN, x, x), quiet, v)
-		if s.wide {
-			VPMOVDW(v, dst)
-			return
-		}
-		VPACKUSDW(v, v, v)
-		VPERMQ(Imm(0x08), v, v)
-		VMOVUPS(v.AsX(), dst)
+		s.storeBF16(x, dst)
 	})
 	convert("f16ToF32", func(src, dst Mem) {
 		v := s.vec()

@@ -1,0 +1,473 @@
+//go:build unix
+
+package cluster
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"starling/core/comm"
+)
+
+const testSecret = "a secret of these tests"
+
+// freePort is a port of the loopback that nobody has at the moment.
+func freePort(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return strconv.Itoa(l.Addr().(*net.TCPAddr).Port)
+}
+
+// guestProcess starts a process of a job that something else than the launcher starts.
+type guestProcess struct {
+	cmd    *exec.Cmd
+	stderr bytes.Buffer // once exited
+	exited chan struct{}
+	err    error
+}
+
+func startGuest(t *testing.T, part, address, secret string, number, world int, env ...string) *guestProcess {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := &guestProcess{cmd: exec.Command(self), exited: make(chan struct{})}
+	g.cmd.Env = append(os.Environ(), envPart+"="+part, envVictim+"=-1", "RANK="+strconv.Itoa(number), "WORLD_SIZE="+strconv.Itoa(world),
+		envRendezvous+"="+address, envSecret+"="+secret)
+	g.cmd.Env = append(g.cmd.Env, env...)
+	g.cmd.Stderr = &g.stderr
+	if err := g.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		g.err = g.cmd.Wait()
+		close(g.exited)
+	}()
+	t.Cleanup(func() {
+		_ = g.cmd.Process.Kill()
+		<-g.exited
+	})
+	return g
+}
+
+func (g *guestProcess) wait(t *testing.T, limit time.Duration) error {
+	t.Helper()
+	select {
+	case <-g.exited:
+	case <-time.After(limit):
+		_ = g.cmd.Process.Kill()
+		<-g.exited
+	}
+	return g.err
+}
+
+func rendezvousConfig(t *testing.T, part string, ranks int) (Config, string) {
+	address := "127.0.0.1:" + freePort(t)
+	cfg := testConfig(part, ranks, -1)
+	cfg.Rendezvous = &Rendezvous{Address: "tcp:" + address, Secret: []byte(testSecret)}
+	cfg.Payload = []byte("what all must know")
+	cfg.JoinTimeout = 20 * time.Second
+	return cfg, address
+}
+
+// TestRendezvous: ranks that come by themselves, before and after the launcher, with strangers at the door who have no
+// certificate, one of another secret, or say nothing.
+func TestRendezvous(t *testing.T) {
+	cfg, address := rendezvousConfig(t, "run", 4)
+	// Numbers 1 and 3 are on one declared host, so they become neighbours.
+	hosts := []string{"", "a", "b", "a"}
+	early := startGuest(t, "run", address, testSecret, 1, 4, "STARLING_HOST=a")
+	over := make(chan struct{})
+	strangers := make(chan int)
+	go func() {
+		n := 0
+		defer func() { strangers <- n }()
+		for {
+			select {
+			case <-over:
+				return
+			case <-time.After(2 * time.Millisecond):
+			}
+			c, err := net.Dial("tcp", address)
+			if err != nil {
+				continue
+			}
+			n++
+			if n%2 == 0 {
+				noise := make([]byte, 300)
+				_, _ = rand.Read(noise)
+				_, _ = c.Write(noise)
+				_ = c.Close()
+			} else {
+				defer c.Close() // half open, to the end
+			}
+			if n == 40 {
+				return
+			}
+		}
+	}()
+	foreign := startGuest(t, "run", address, "the secret of another job", 2, 4)
+	time.AfterFunc(300*time.Millisecond, func() {
+		for _, n := range []int{3, 2} {
+			startGuest(t, "run", address, testSecret, n, 4, "STARLING_HOST="+hosts[n])
+		}
+	})
+	results, _, err := launch(t, t.Context(), cfg)
+	close(over)
+	if n := <-strangers; n == 0 {
+		t.Error("no stranger came to the door")
+	}
+	if err != nil || len(results) != 4 {
+		t.Fatalf("results %q, %v", results, err)
+	}
+	if want := "rank 2 of 4 stopped=false number=3 payload=what all must know"; string(results[2]) != want {
+		t.Errorf("rank 2 says %q, want %q", results[2], want)
+	}
+	if err := early.wait(t, 5*time.Second); err != nil {
+		t.Errorf("a guest ended with %v: %s", err, &early.stderr)
+	}
+	select {
+	case <-foreign.exited:
+		t.Errorf("a process with another secret ended with %v: %s", foreign.err, &foreign.stderr)
+	default: // it still knocks
+	}
+}
+
+// TestRendezvousRefusals: a process that belongs elsewhere is told why, and the job waits on for the right one.
+func TestRendezvousRefusals(t *testing.T) {
+	cfg, address := rendezvousConfig(t, "run", 2)
+	refused := make(chan struct{})
+	wrong := []*guestProcess{startGuest(t, "run", address, testSecret, 1, 3), startGuest(t, "run", address, testSecret, 2, 3)}
+	right := make(chan *guestProcess, 1)
+	go func() {
+		defer close(refused)
+		for _, g := range wrong {
+			<-g.exited
+		}
+		right <- startGuest(t, "run", address, testSecret, 1, 2)
+	}()
+	results, _, err := launch(t, t.Context(), cfg)
+	<-refused
+	if err != nil || len(results) != 2 {
+		t.Errorf("results %q, %v", results, err)
+	}
+	for _, g := range wrong {
+		if g.err == nil || !strings.Contains(g.stderr.String(), "it was told of 3 ranks, and the job has 2") {
+			t.Errorf("a wrong guest ended with %v: %s", g.err, &g.stderr)
+		}
+	}
+	if err := (<-right).wait(t, 10*time.Second); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestGuestsThatFail: a guest that never comes is named, and one that is killed; the others end.
+func TestGuestsThatFail(t *testing.T) {
+	t.Run("absent", func(t *testing.T) {
+		cfg, address := rendezvousConfig(t, "run", 3)
+		cfg.JoinTimeout = time.Second
+		g := startGuest(t, "run", address, testSecret, 1, 3)
+		_, _, err := launch(t, t.Context(), cfg)
+		var rank *RankError
+		if !errors.As(err, &rank) || rank.Rank != 2 || !strings.Contains(err.Error(), "did not join") {
+			t.Errorf("%v, want rank 2 named", err)
+		}
+		if err := g.wait(t, 10*time.Second); err == nil || !strings.Contains(g.stderr.String(), "ended before all its processes were there") {
+			t.Errorf("the waiting guest ended with %v: %s", err, &g.stderr)
+		}
+	})
+	t.Run("killed", func(t *testing.T) {
+		cfg, address := rendezvousConfig(t, "loop", 3)
+		a, b := startGuest(t, "loop", address, testSecret, 1, 3), startGuest(t, "loop", address, testSecret, 2, 3)
+		cfg.OnEvent = func(rank int, _ []byte) {
+			if rank == 0 {
+				_ = syscall.Kill(a.cmd.Process.Pid, syscall.SIGKILL)
+			}
+		}
+		_, _, err := launch(t, t.Context(), cfg)
+		var rank *RankError
+		if !errors.As(err, &rank) || rank.Rank != 1 || rank.PID != a.cmd.Process.Pid {
+			t.Errorf("%v, want rank 1 and its pid named", err)
+		}
+		if err := b.wait(t, 15*time.Second); err == nil || !strings.Contains(b.stderr.String(), "rank 1") {
+			t.Errorf("the other guest ended with %v: %s", err, &b.stderr)
+		}
+	})
+	t.Run("launcher gone", func(t *testing.T) {
+		address := "127.0.0.1:" + freePort(t)
+		cfg := testConfig("launcher", 2, -1)
+		l := cfg.Command(0)
+		l.Env = append(l.Env, "CLUSTER_TEST_RENDEZVOUS="+address)
+		out, err := l.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := l.Start(); err != nil {
+			t.Fatal(err)
+		}
+		g := startGuest(t, "loop", address, testSecret, 1, 2)
+		_, _ = io.ReadAtLeast(out, make([]byte, 3), 3) // an event: the ranks are running
+		_ = l.Process.Kill()
+		_ = l.Wait()
+		if err := g.wait(t, 15*time.Second); err == nil || g.stderr.Len() == 0 {
+			t.Errorf("a guest without a launcher ended with %v: %s", err, &g.stderr)
+		}
+	})
+}
+
+// TestAttendGivesUp: nobody at the rendezvous is said with its address.
+func TestAttendGivesUp(t *testing.T) {
+	_, err := Attend(t.Context(), Attendance{Number: 1, World: 2, Address: "tcp:127.0.0.1:" + freePort(t), Secret: []byte(testSecret), Patience: 200 * time.Millisecond})
+	if err == nil || !strings.Contains(err.Error(), "waited 200ms at the rendezvous") {
+		t.Error(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	time.AfterFunc(50*time.Millisecond, cancel)
+	if _, err := Attend(ctx, Attendance{Number: 1, World: 2, Address: "tcp:127.0.0.1:1", Secret: []byte(testSecret)}); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	if _, err := Attend(t.Context(), Attendance{Number: 1, World: 2, Address: "tcp:127.0.0.1:1", Secret: []byte("short")}); err == nil {
+		t.Error("a short secret is accepted")
+	}
+}
+
+// TestPlaces: ranks started through a shell that passes on stdin and stdout and nothing else.
+func TestPlaces(t *testing.T) {
+	cfg := testConfig("run", 3, -1)
+	plain := cfg.Command
+	cfg.Command = func(rank int) *exec.Cmd { c := plain(rank); c.Args = c.Args[:1]; return c }
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	shell := []string{"env", "-i", envPart + "=run", envVictim + "=-1"}
+	cfg.Places = []Place{{Host: "a"}, {Host: "b", Start: shell}, {Host: "b", Start: shell, Program: self}}
+	cfg.Payload = []byte("what all must know")
+	cfg.Listen = "tcp:127.0.0.1:0"
+	results, _, err := launch(t, t.Context(), cfg)
+	if err != nil || len(results) != 3 || !strings.Contains(string(results[2]), "rank 2 of 3 stopped=false") || !strings.Contains(string(results[2]), "payload=what") {
+		t.Errorf("results %q, %v", results, err)
+	}
+	cfg.Places[2].Start = []string{"sh", "-c", "echo no such host >&2; exit 255"}
+	_, _, err = launch(t, t.Context(), cfg)
+	if err == nil || !strings.Contains(err.Error(), "rank 2") || !strings.Contains(err.Error(), "no such host") {
+		t.Errorf("a host that cannot be reached: %v", err)
+	}
+}
+
+func TestEnvironment(t *testing.T) {
+	for _, c := range []struct{ env, want string }{
+		{"", "<nil>"},
+		{"OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_SIZE=2 PMIX_NAMESPACE=x", "mpirun 1/2 tcp:127.0.0.1:" + port("x")},
+		{"OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_SIZE=1", "mpirun 1/2 "},
+		{"OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=1", "<nil>"},
+		{"SLURM_PROCID=3 SLURM_NTASKS=4", "<nil>"}, // a batch script, not one of its tasks
+		{"SLURM_PROCID=3 SLURM_STEP_NUM_TASKS=4 SLURM_STEP_NODELIST=gpu[03-05,7] SLURM_JOB_ID=12 SLURM_STEP_ID=0", "srun 3/4 tcp:gpu03:" + port("12.0")},
+		{"RANK=1 WORLD_SIZE=2 MASTER_ADDR=node0", "RANK and WORLD_SIZE 1/2 tcp:node0:29500"},
+		{"RANK=1 WORLD_SIZE=2 MASTER_ADDR=fd00::1 MASTER_PORT=7", "RANK and WORLD_SIZE 1/2 tcp:[fd00::1]:7"},
+		{"JOB_COMPLETION_INDEX=1 WORLD_SIZE=2 STARLING_RENDEZVOUS=job-0.job:29400", "JOB_COMPLETION_INDEX and WORLD_SIZE 1/2 tcp:job-0.job:29400"},
+		{"RANK=2 WORLD_SIZE=2", "error"},
+		{"RANK=one WORLD_SIZE=2", "error"},
+		{"RANK=0", "error"}, // each of such processes would train by itself
+		{"WORLD_SIZE=2", "error"},
+		{"STARLING_RENDEZVOUS=job-0.job:29400", "error"},
+		{"RANK=0 WORLD_SIZE=2 STARLING_RENDEZVOUS=job-0.job", "error"}, // no port
+		{"RANK=0 WORLD_SIZE=2 STARLING_RENDEZVOUS=job-0.job:0", "error"},
+		{"RANK=0 WORLD_SIZE=2 MASTER_ADDR=a MASTER_PORT=http", "error"},
+		{"JOB_COMPLETION_INDEX=0", "<nil>"}, // every pod of an indexed job has it
+	} {
+		env := map[string]string{}
+		for _, f := range strings.Fields(c.env) {
+			k, v, _ := strings.Cut(f, "=")
+			env[k] = v
+		}
+		s, err := Environment(func(k string) string { return env[k] })
+		got := "<nil>"
+		if err != nil {
+			got = "error"
+		} else if s != nil {
+			got = fmt.Sprintf("%s %d/%d %s", s.By, s.Number, s.World, s.Address)
+		}
+		if got != c.want {
+			t.Errorf("%s: %s (%v), want %s", c.env, got, err, c.want)
+		}
+	}
+	for list, want := range map[string]string{"a": "a", "a,b": "a", "a[1-3]": "a1", "a[01,03-4],b": "a01", "a[7]-ib,b": "a7-ib", "login,a[1-3]": "login", "": ""} {
+		if got := firstHost(list); got != want {
+			t.Errorf("the first of %q is %q, want %q", list, got, want)
+		}
+	}
+}
+
+func TestTakeSecret(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "secret")
+	if err := os.WriteFile(file, []byte(testSecret+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	open := filepath.Join(t.TempDir(), "open")
+	if err := os.WriteFile(open, []byte(testSecret), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ text, file, want string }{{testSecret, "", testSecret}, {"", file, testSecret}, {"short", "", ""}, {"", file + "x", ""}, {"", open, ""}, {"", "", ""}} {
+		t.Setenv(envSecret, c.text)
+		t.Setenv(envSecretFile, c.file)
+		got, err := TakeSecret()
+		if string(got) != c.want || (err == nil) != (c.want != "") {
+			t.Errorf("%+v: %q, %v", c, got, err)
+		}
+		if c.file == open && !strings.Contains(fmt.Sprint(err), "chmod 600 "+open) {
+			t.Errorf("a file that all can read: %v", err)
+		}
+		if err != nil && c.text != "" && strings.Contains(err.Error(), c.text) {
+			t.Errorf("the error tells the secret: %v", err)
+		}
+		if os.Getenv(envSecret)+os.Getenv(envSecretFile) != "" {
+			t.Error("the secret is left in the environment")
+		}
+	}
+}
+
+func TestHosts(t *testing.T) {
+	read := func(text string) (*Hosts, error) {
+		path := filepath.Join(t.TempDir(), "hosts.json")
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return ReadHosts(path)
+	}
+	h, err := read(`{"listen": "tcp:auto:0", "program": "/opt/runtime", "hosts": [{"name": "a", "start": []}, {"name": "b", "address": "10.0.0.2", "listen": "tcp:ib0:100-200"}]}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	places, err := h.Places(3)
+	if got := fmt.Sprint(places, err); got != "[{a tcp:auto:0 [] } {a tcp:auto:0 [] } {b tcp:ib0:100-200 [ssh -oBatchMode=yes 10.0.0.2] /opt/runtime}] <nil>" {
+		t.Error(got)
+	}
+	for _, c := range []struct{ text, want string }{
+		{`{}`, `no "hosts"`},
+		{"{\n\n\"hots\": []}", "near line 3"},
+		{`{"hosts": [{"name": "a"}, {"name": "a"}]}`, "named twice"},
+		{`{"hosts": [{"ranks": 1}]}`, `no "name"`},
+		{`{"hosts": [{"name": "a", "ranks": 1}, {"name": "b"}]}`, "every host"},
+		{`{"hosts": [{"name": "a"}]} {}`, "after the end"},
+	} {
+		if _, err := read(c.text); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %q", c.text, err, c.want)
+		}
+	}
+	for text, ranks := range map[string]int{`{"hosts": [{"name": "a", "ranks": 2}]}`: 3, `{"hosts": [{"name": "a"}, {"name": "b"}]}`: 1} {
+		h, err := read(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := h.Places(ranks); err == nil {
+			t.Errorf("%s takes %d ranks", text, ranks)
+		}
+	}
+}
+
+// TestRendezvousStops: a stop before all ranks have come ends the job as asked, and no rank's exit is taken for a crash.
+func TestRendezvousStops(t *testing.T) {
+	cfg, address := rendezvousConfig(t, "run", 3)
+	var said bytes.Buffer
+	cfg.Stderr = &said
+	g := startGuest(t, "run", address, testSecret, 1, 3)
+	stop := make(chan struct{})
+	cfg.Stop = stop
+	time.AfterFunc(300*time.Millisecond, func() { close(stop) })
+	begun := time.Now()
+	_, _, err := launch(t, t.Context(), cfg)
+	if !errors.Is(err, ErrStopped) || !strings.Contains(err.Error(), "before all ranks had come") {
+		t.Errorf("the job ended with %v", err)
+	}
+	if d := time.Since(begun); d > 15*time.Second {
+		t.Errorf("it took %v", d)
+	}
+	if !strings.Contains(said.String(), "before all ranks had come") {
+		t.Errorf("rank 0 says %q", &said)
+	}
+	if err := g.wait(t, 20*time.Second); err == nil {
+		t.Error("the guest ended as if all were well")
+	}
+}
+
+// TestAttendStops: who waits can be asked to end, with nobody at the rendezvous and with a launcher there that waits for others.
+func TestAttendStops(t *testing.T) {
+	stop := make(chan struct{})
+	time.AfterFunc(100*time.Millisecond, func() { close(stop) })
+	if _, err := Attend(t.Context(), Attendance{Number: 1, World: 3, Address: "tcp:127.0.0.1:" + freePort(t), Secret: []byte(testSecret), Stop: stop}); !errors.Is(err, ErrStopped) {
+		t.Error(err)
+	}
+	cfg, address := rendezvousConfig(t, "run", 3)
+	ctx, cancel := context.WithCancel(t.Context())
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		_, _ = Launch(ctx, cfg)
+	}()
+	stop = make(chan struct{})
+	time.AfterFunc(500*time.Millisecond, func() { close(stop) })
+	if _, err := Attend(t.Context(), Attendance{Number: 1, World: 3, Address: "tcp:" + address, Secret: []byte(testSecret), Stop: stop}); !errors.Is(err, ErrStopped) {
+		t.Error(err)
+	}
+	cancel()
+	<-over
+}
+
+// TestNoPlaceAnyMore: a process that is let in when the last place has just been taken is told so.
+func TestNoPlaceAnyMore(t *testing.T) {
+	for _, c := range []struct {
+		name, want string
+		full, over bool
+	}{{"full", "has all its processes", true, false}, {"over", "has ended", false, true}} {
+		l := &launcher{over: make(chan struct{})}
+		full := make(chan struct{})
+		if c.full {
+			close(full)
+		}
+		if c.over {
+			close(l.over)
+		}
+		here, there := net.Pipe()
+		go l.admit(guest{number: 1, conn: here}, make(chan guest), full)
+		_ = there.SetReadDeadline(time.Now().Add(10 * time.Second))
+		if m, err := readControl(there); err != nil || m.Kind != kindFail || !strings.Contains(m.Text, c.want) {
+			t.Errorf("%s: %+v, %v", c.name, m, err)
+		}
+		_ = there.Close()
+	}
+}
+
+// TestMPIIsNotEncrypted: who asks for encryption does not get MPI.
+func TestMPIIsNotEncrypted(t *testing.T) {
+	cfg := Config{Ranks: 2, TLS: EncryptionOn, Transport: TransportMPI, Rendezvous: &Rendezvous{Address: "tcp::29400", Secret: []byte(testSecret), MPI: true}}
+	if err := cfg.Validate(); err == nil || !strings.Contains(err.Error(), "not encrypted") {
+		t.Errorf("MPI with TLS: %v", err)
+	}
+	cfg.Transport = TransportAuto
+	if _, share, err := cfg.transport(); err != nil || share != comm.ShareAuto {
+		t.Errorf("auto with TLS: %v, %v", share, err)
+	}
+	cfg.Rendezvous.Address = "tcp:host"
+	if err := cfg.Validate(); err == nil || !strings.Contains(err.Error(), "port") {
+		t.Errorf("a rendezvous without a port: %v", err)
+	}
+}
