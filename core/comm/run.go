@@ -47,6 +47,8 @@ type event struct {
 func (r *run) prepare(g *Group, stream Stream, call Call, others []int) {
 	if r.pending == nil {
 		r.pending, r.entered, r.wake = make([]int, len(g.ranks)), make([]bool, len(g.ranks)), make(chan struct{}, 1)
+		r.timer = time.NewTimer(time.Hour)
+		r.timer.Stop()
 	}
 	r.g, r.stream, r.call, r.others, r.began = g, stream, call, others, time.Now()
 	r.progress.Store(0)
@@ -233,11 +235,7 @@ func (r *run) until(ready func(*run) bool) error {
 	if ready(r) {
 		return nil
 	}
-	if r.timer == nil {
-		r.timer = time.NewTimer(r.nap())
-	} else {
-		r.timer.Reset(r.nap())
-	}
+	r.timer.Reset(r.nap())
 	defer r.timer.Stop()
 	for {
 		select {

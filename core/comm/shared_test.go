@@ -3,6 +3,7 @@ package comm
 import (
 	"context"
 	"fmt"
+	"math"
 	"net"
 	"os"
 	"path/filepath"
@@ -185,7 +186,7 @@ func TestSteadyAllocations(t *testing.T) {
 		for _, n := range []int{1, 1000, 300_000} {
 			t.Run(fmt.Sprint(name, n), func(t *testing.T) {
 				ts := open(t, 2)
-				const rounds = 50
+				const rounds, tries = 50, 4
 				noErrors(t, onAll(t, ts, Options{}, func(ctx context.Context, g *Group) error {
 					b := make([]float32, n)
 					red, err := NewReduction(2, Assign(2, 2))
@@ -202,19 +203,23 @@ func TestSteadyAllocations(t *testing.T) {
 						}
 					}
 					if g.Rank() == 1 {
-						for range rounds + 1 {
+						for range tries * (rounds + 1) {
 							if err := c.Run(ctx); err != nil {
 								return err
 							}
 						}
 						return nil
 					}
-					// The other rank is in this process: its allocations count too.
-					if got := testing.AllocsPerRun(rounds, func() {
-						if e := c.Run(ctx); e != nil {
-							err = e
-						}
-					}); got >= 1 {
+					// The other rank is in this process: its allocations count too, and so does whatever a finished test leaves running.
+					got := math.Inf(1)
+					for range tries {
+						got = min(got, testing.AllocsPerRun(rounds, func() {
+							if e := c.Run(ctx); e != nil {
+								err = e
+							}
+						}))
+					}
+					if got >= 1 {
 						return fmt.Errorf("%v allocations for each all-reduce of two ranks", got)
 					}
 					return err

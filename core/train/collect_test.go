@@ -15,7 +15,7 @@ import (
 func TestCollectivesOfAStepAllocateNothing(t *testing.T) {
 	for _, zero := range []int{0, 1, 3} {
 		t.Run(fmt.Sprint("zero ", zero), func(t *testing.T) {
-			const ranks, rounds = 2, 20
+			const ranks, rounds, tries = 2, 20, 4
 			step := make([]func() error, ranks)
 			for r, transport := range comm.NewInProcess(ranks) {
 				dev, err := cpu.Open(cpu.Config{Threads: 1, Ranks: ranks})
@@ -42,7 +42,7 @@ func TestCollectivesOfAStepAllocateNothing(t *testing.T) {
 			}
 			others := make(chan error, 1)
 			go func() {
-				for range rounds + 3 {
+				for range 2 + tries*(rounds+1) {
 					if err := step[1](); err != nil {
 						others <- err
 						return
@@ -58,8 +58,11 @@ func TestCollectivesOfAStepAllocateNothing(t *testing.T) {
 			}
 			run()
 			run()
-			// The other rank is in this process: its allocations count too.
+			// The other rank is in this process: its allocations count too, and so does whatever a finished test leaves running.
 			got := testing.AllocsPerRun(rounds, run)
+			for range tries - 1 {
+				got = min(got, testing.AllocsPerRun(rounds, run))
+			}
 			if err == nil {
 				err = <-others
 			}
