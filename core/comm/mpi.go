@@ -516,8 +516,9 @@ func (m *mpiMover) counters(peer int, c Counters) Counters {
 // keepMPI leaves MPI running when a transport ends, for processes that open another.
 var keepMPI = false
 
-// endLimit bounds the wait for the other processes to end MPI as well.
-const endLimit = 5 * time.Second
+// endLimit bounds the wait for the other processes to end MPI as well. One that died is known by then; one that is busy, or stopped for
+// a while, is worth the wait: mpirun calls a process that ends without the others a failure.
+const endLimit = time.Minute
 
 // close lets go what has been matched, says goodbye by rest and ends MPI, if all ranks end in order.
 func (m *mpiMover) close(rest func() error) error {
