@@ -429,7 +429,7 @@ func TestKilledLauncher(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = cmd.Wait() // "signal: killed"
-	deadline := time.Now().Add(orphanGrace + 3*time.Second)
+	deadline := time.Now().Add(orphanGrace + 20*time.Second)
 	for _, pid := range pids {
 		for alive(pid) {
 			if time.Now().After(deadline) {

@@ -68,7 +68,7 @@ func play(t *testing.T, ts []comm.Transport, opt comm.Options, part func(ctx con
 func TestSkippedCollective(t *testing.T) {
 	overTransports(t, 3, func(t *testing.T, ts []comm.Transport) {
 		var stalls atomic.Int32
-		opt := comm.Options{Timeout: 300 * time.Millisecond, OnStall: func(err error) {
+		opt := comm.Options{Timeout: time.Second, OnStall: func(err error) {
 			if strings.Contains(err.Error(), "rank 1 did not come") {
 				stalls.Add(1)
 			}
@@ -94,7 +94,7 @@ func TestSkippedCollective(t *testing.T) {
 				t.Errorf("rank %d: %+v", r, stall)
 			}
 		}
-		if took > 3*time.Second {
+		if took > 30*time.Second {
 			t.Errorf("it took %v", took)
 		}
 		if stalls.Load() != 3 {
@@ -214,7 +214,7 @@ func TestFailureBeforeTheFirstCollective(t *testing.T) {
 						t.Errorf("rank %d: %v", r, err)
 					}
 				}
-				if took > 3*time.Second {
+				if took > 30*time.Second {
 					t.Errorf("it took %v", took)
 				}
 			})
@@ -247,7 +247,7 @@ func TestBrokenConnection(t *testing.T) {
 			t.Errorf("rank %d: %v", r, err)
 		}
 	}
-	if took > 3*time.Second {
+	if took > 30*time.Second {
 		t.Errorf("it took %v", took)
 	}
 }
