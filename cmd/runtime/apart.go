@@ -12,8 +12,10 @@ import (
 	"time"
 
 	"starling/core/cluster"
+	"starling/core/comm"
 	"starling/core/device/cpu"
 	"starling/core/recipe"
+	"starling/core/train"
 )
 
 // Ranks on other machines: started by this program through a cluster file, or by something else that starts every process of
@@ -154,9 +156,9 @@ func (o execOptions) started() (*cluster.Started, error) {
 }
 
 // far returns where the ranks of a run are that are not simply started here: on the hosts of a cluster file, or coming by themselves.
-func (o execOptions) far(s *cluster.Started, ranks int) (places []cluster.Place, meet *cluster.Rendezvous, err error) {
+func (o execOptions) far(s *cluster.Started, axes comm.Axes) (places []cluster.Place, meet *cluster.Rendezvous, err error) {
 	if s != nil {
-		a, err := o.attendance(s, ranks)
+		a, err := o.attendance(s, axes.Ranks())
 		if err != nil {
 			return nil, nil, err
 		}
@@ -173,8 +175,48 @@ func (o execOptions) far(s *cluster.Started, ranks int) (places []cluster.Place,
 	if err != nil {
 		return nil, nil, err
 	}
-	if places, err = h.Places(ranks); err != nil {
+	if places, err = h.Places(axes); err != nil {
 		return nil, nil, fmt.Errorf("--cluster %s: %w", o.cluster, err)
 	}
 	return places, nil, nil
+}
+
+// declared returns the hosts that --hosts or the recipe names, and what there is to say about them. What is known of the hosts
+// otherwise, by a cluster file or by the processes that have come, goes before what the recipe says.
+func (o execOptions) declared(m train.Mesh, cluster bool, s *cluster.Started) (hosts, notes []string) {
+	switch {
+	case len(o.hosts) > 0:
+		hosts = o.hosts
+	case len(m.Hosts) == 0:
+	case s != nil:
+		notes = append(notes, fmt.Sprintf("the recipe's hosts are not used: the processes that %s has started say where they are", s.By))
+	case cluster:
+		notes = append(notes, "the recipe's hosts are not used: those of the cluster file are")
+	default:
+		hosts = m.Hosts
+	}
+	return hosts, notes
+}
+
+// together refuses flags about processes where the ranks are goroutines of one.
+func (o execOptions) together() error {
+	if !o.inProcess {
+		return nil
+	}
+	for _, f := range [][2]string{{"cluster", o.cluster}, {"listen", o.listen}, {"tls", o.tls}, {"transport", o.transport}} {
+		if f[1] != "" && (f[0] != "transport" || f[1] != os.Getenv(envTransport)) {
+			return &exitError{2, fmt.Errorf("--in-process with --%s %s: the ranks of one process have no connections; leave one of the two out", f[0], f[1])}
+		}
+	}
+	return nil
+}
+
+// splitNote warns of ranks that share a copy of the parameters and lie on several hosts, "" where none do. hosts are the ranks'.
+func splitNote(m train.Mesh, hosts []string) string {
+	axes := m.Axes()
+	blocks, split := axes.Split(hosts)
+	if len(axes) < 2 || split == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%d of %d copies of the parameters are shared between hosts: hosts that take a multiple of shard = %d ranks would keep each copy on one", split, blocks, m.Shard)
 }

@@ -103,7 +103,7 @@ func (o execOptions) doctorLinks(c *cobra.Command, ranks int, asJSON bool) error
 	if one != nil && one.Number > 0 {
 		return attend(c.Context(), nil, one, o, ranks, "", "") // signals end it as they end any process
 	}
-	places, meet, err := o.far(one, ranks)
+	places, meet, err := o.far(one, comm.Axes{{Name: "data", Size: ranks}})
 	if err != nil {
 		return err
 	}

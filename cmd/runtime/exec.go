@@ -22,6 +22,9 @@ import (
 	"starling/core/train"
 )
 
+// envTransport is the default of --transport.
+const envTransport = "STARLING_TRANSPORT"
+
 // stopSignals ask for a graceful end; SIGHUP comes when the terminal or the connection goes away.
 var stopSignals = []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP}
 
@@ -88,8 +91,8 @@ of --run-dir, or of the newest run of this recipe, to the same weights as if not
 // placementFlags are those that say where ranks run and how they are connected.
 func (o *execOptions) placementFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.listen, "listen", "", "where the ranks listen for each other: tcp:`host:port`, rank r at port + r, port 0 for any (default: Unix sockets; with --cluster the file's, and where ranks may be on several machines tcp:auto:0)")
-	f.StringVar(&o.transport, "transport", os.Getenv("STARLING_TRANSPORT"), "how the ranks move data: auto, shm (memory shared by the ranks of a machine), unix, tcp, or mpi between machines, which is not encrypted (default: $STARLING_TRANSPORT, else auto)")
-	f.StringSliceVar(&o.hosts, "hosts", nil, "`name` of each rank's host, separated by commas, to rehearse several hosts on one (default: all ranks on this one)")
+	f.StringVar(&o.transport, "transport", os.Getenv(envTransport), "how the ranks move data: auto, shm (memory shared by the ranks of a machine), unix, tcp, or mpi between machines, which is not encrypted (default: $STARLING_TRANSPORT, else auto)")
+	f.StringSliceVar(&o.hosts, "hosts", nil, "`name` of each process's host, separated by commas, to rehearse several hosts on one; ranks are given by host (default: the recipe's, else all ranks on this one)")
 	f.StringVar(&o.tls, "tls", "", "on or off: encrypt TCP between the ranks (default: on with hosts that --cluster reaches by a command and for processes that were started separately, else unless they listen at the loopback); on excludes --transport mpi")
 	f.StringVar(&o.cluster, "cluster", "", "cluster `file`: the hosts on which the ranks are started, in JSON (docs/communication.md)")
 	f.StringVar(&o.start, "start", "auto", "auto: be one of the processes that srun, mpirun or whatever sets RANK and WORLD_SIZE has started; here: ignore their environment")
@@ -142,6 +145,9 @@ func execute(ctx context.Context, path string, o execOptions, started time.Time,
 	if o.threads < 0 || o.threads > 1024 {
 		return &exitError{2, fmt.Errorf("--threads %d: must lie between 1 and 1024, or be 0 for the default", o.threads)}
 	}
+	if err := o.together(); err != nil {
+		return err
+	}
 	if o.patience <= 0 {
 		return &exitError{2, fmt.Errorf("--patience %v: must be a time above 0, such as 10m", o.patience)}
 	}
@@ -152,11 +158,13 @@ func execute(ctx context.Context, path string, o execOptions, started time.Time,
 	if one != nil && one.Number > 0 {
 		return attend(ctx, stop, one, o, spec.Mesh.Data, path, digest)
 	}
-	places, meet, err := o.far(one, spec.Mesh.Data)
+	axes := spec.Mesh.Axes()
+	places, meet, err := o.far(one, axes)
 	if err != nil {
 		return err
 	}
-	if err := (cluster.Config{Ranks: spec.Mesh.Data, Listen: o.listen, Transport: o.transport, TLS: o.tls, Hosts: o.hosts, Places: places, Rendezvous: meet}).Validate(); err != nil {
+	hosts, notes := o.declared(spec.Mesh, len(places) > 0, one)
+	if err := (cluster.Config{Ranks: spec.Mesh.Data, Mesh: axes, Listen: o.listen, Transport: o.transport, TLS: o.tls, Hosts: hosts, Places: places, Rendezvous: meet}).Validate(); err != nil {
 		return &exitError{2, fmt.Errorf("--listen, --transport, --tls, --hosts: %w", err)}
 	}
 	dir := o.runDir
@@ -185,8 +193,11 @@ func execute(ctx context.Context, path string, o execOptions, started time.Time,
 	show := newDisplay(stderr, file, o.quiet)
 	show.unit = spec.Unit()
 	defer show.close()
-	job := job{Recipe: path, Set: o.set, RunDir: dir, Resume: o.resume, Digest: digest, Threads: o.threads, World: spec.Mesh.Data, StartedUnixNano: started.UnixNano(), Timeout: spec.Mesh.TimeoutSec, Listen: o.listen, Transport: o.transport, TLS: o.tls, Hosts: o.hosts, stop: stop, places: places, rendezvous: meet, patience: o.patience, Plugins: local.Handed(), local: local}
+	job := job{Recipe: path, Set: o.set, RunDir: dir, Resume: o.resume, Digest: digest, Threads: o.threads, World: spec.Mesh.Data, StartedUnixNano: started.UnixNano(), Timeout: spec.Mesh.TimeoutSec, Listen: o.listen, Transport: o.transport, TLS: o.tls, Hosts: hosts, stop: stop, mesh: axes, places: places, rendezvous: meet, patience: o.patience, Plugins: local.Handed(), local: local}
 	show.event(train.Event{Kind: train.EventNote, Text: fmt.Sprintf("%s: %d rank%s, run folder %s", spec.Name, job.World, plural(job.World), dir)})
+	for _, text := range notes {
+		show.event(train.Event{Kind: train.EventNote, Text: text})
+	}
 	result, err := launch(ctx, job, spec, printed, o.inProcess, show)
 	show.close()
 	switch {

@@ -56,6 +56,8 @@ func TestInvariance(t *testing.T) {
 		{"4 processes in shared memory beside TCP", []string{"--set", "ranks=4", "--listen", "tcp:127.0.0.1:0", "--transport", "shm"}, ""},
 		{"4 processes on 2 hosts", []string{"--set", "ranks=4", "--hosts", "a,a,b,b", "--listen", "tcp:127.0.0.1:0"}, ""},
 		{"6 processes on 3 hosts", []string{"--set", "ranks=6", "--hosts", "a,a,b,b,c,c"}, ""},
+		{"4 ranks in process on 2 hosts", []string{"--set", "ranks=4", "--in-process", "--hosts", "a,a,b,b"}, ""},
+		{"6 ranks in process on 2 hosts of the recipe, by turns", []string{"--set", "ranks=6", "--in-process", "--set", "hosts=a,b,a,b,a,b", "--set", "zero=2"}, ""},
 		{"1 rank of 2 threads", []string{"--set", "ranks=1", "--threads", "2"}, ""},
 		{"1 rank of 4 threads", []string{"--set", "ranks=1", "--threads", "4"}, ""},
 		{"2 ranks in process", []string{"--set", "ranks=2", "--in-process"}, ""},

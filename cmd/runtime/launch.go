@@ -43,7 +43,8 @@ type job struct {
 
 	Plugins map[string]plugin.Handed // that the launcher has resolved
 
-	local      *plugin.Local   // their files, in the launcher
+	local      *plugin.Local // their files, in the launcher
+	mesh       comm.Axes
 	stop       <-chan struct{} // asks for a graceful end before the ranks are there
 	places     []cluster.Place
 	rendezvous *cluster.Rendezvous
@@ -73,6 +74,7 @@ func launch(ctx context.Context, j job, spec *train.Spec, printed *printer, inPr
 		Listen:    j.Listen,
 		Transport: j.Transport,
 		Hosts:     j.Hosts,
+		Mesh:      j.mesh,
 		TLS:       j.TLS,
 		Places:    j.places, Rendezvous: j.rendezvous,
 		Signals: stopSignals,
@@ -285,7 +287,11 @@ func makeRoom(compute int) {
 
 // runRank trains one rank and reports its result.
 func runRank(ctx context.Context, w *cluster.Worker, j job, spec *train.Spec, printed *printer) error {
-	dev, err := cpu.Open(cpu.Config{Threads: j.Threads, Ranks: w.Neighbours()})
+	here := w.Neighbours()
+	if !j.Apart { // whatever hosts are declared
+		here = j.World
+	}
+	dev, err := cpu.Open(cpu.Config{Threads: j.Threads, Ranks: here})
 	if err != nil {
 		return err
 	}
@@ -310,6 +316,9 @@ func runRank(ctx context.Context, w *cluster.Worker, j job, spec *train.Spec, pr
 	if j.World > 1 {
 		if w.Rank() == 0 {
 			observe(train.Event{Kind: train.EventNote, Text: "ranks connected by " + w.Transport().String()})
+			if note := splitNote(spec.Mesh, hostNames(w.Transport())); note != "" {
+				observe(train.Event{Kind: train.EventNote, Text: note})
+			}
 		}
 		var recorder *comm.Recorder
 		if env.Group, recorder, err = dataGroup(w, time.Duration(j.Timeout*float64(time.Second)), j.RunDir); err != nil {

@@ -38,10 +38,13 @@ type Config struct {
 	// launcher makes and keeps in memory): EncryptionOn, EncryptionOff, or by default wherever the ranks listen at anything
 	// but the loopback. Ranks prove in any case that they belong to the job. (Launch only.)
 	TLS string
-	// Hosts names the host of each rank; by default they all run on this one. Ranks of one name share memory, and sums over
+	// Hosts names the host of each process; by default they all run on this one. Ranks of one name share memory, and sums over
 	// several hosts are added inside each first. Names given here are believed, so that several hosts can be rehearsed on one
-	// machine. (Launch only.)
+	// machine. They go before those of Places.
 	Hosts []string
+	// Mesh is how the ranks are used, by default along one axis: they are placed so that the axis that talks most stays nearest
+	// (comm.Axes.OrderHosts).
+	Mesh comm.Axes
 	// Places says for each rank where it runs, where it listens and how it is started there, as a cluster file gives it
 	// (ReadHosts); by default all are started here. (Launch only.)
 	Places []Place
@@ -94,6 +97,14 @@ func (c Config) Validate() error {
 	if len(c.Hosts) != 0 && len(c.Hosts) != c.Ranks {
 		return fmt.Errorf("cluster: %d host names for %d ranks", len(c.Hosts), c.Ranks)
 	}
+	for i, h := range c.Hosts {
+		if h == "" {
+			return fmt.Errorf("cluster: host name %d of %d is empty", i+1, len(c.Hosts))
+		}
+	}
+	if len(c.Mesh) > 0 && c.Mesh.Ranks() != c.Ranks {
+		return fmt.Errorf("cluster: a mesh %v for %d ranks", c.Mesh, c.Ranks)
+	}
 	if len(c.Places) != 0 && len(c.Places) != c.Ranks {
 		return fmt.Errorf("cluster: %d places for %d ranks", len(c.Places), c.Ranks)
 	}
@@ -111,6 +122,15 @@ func (c Config) Validate() error {
 	}
 	_, err = listenAddress(listen, "", c.Ranks-1)
 	return err
+}
+
+// HostsOf returns the host of each rank of a mesh whose processes run on the hosts named.
+func HostsOf(mesh comm.Axes, processes []string) []string {
+	var out []string
+	for _, p := range mesh.OrderRanks(processes, false) {
+		out = append(out, processes[p])
+	}
+	return out
 }
 
 // place returns where rank runs.
@@ -190,6 +210,10 @@ func (c Config) withDefaults() Config {
 	def(&c.Silence, 60*time.Second)
 	def(&c.Grace, 3*time.Second)
 	def(&c.StopGrace, 2*time.Minute)
+	if len(c.Mesh) == 0 {
+		c.Mesh = comm.Axes{{Name: "rank", Size: c.Ranks}}
+	}
+	c.Hosts = HostsOf(c.Mesh, c.Hosts)
 	if c.Signals == nil {
 		c.Signals = []os.Signal{os.Interrupt, syscall.SIGTERM}
 	}

@@ -127,7 +127,7 @@ func (l *launcher) seat(w *welcomer, guests <-chan guest, full chan<- struct{}, 
 	_ = door.Close()
 	close(full)
 	own := cmp.Or(w.cfg.Rendezvous.Host, comm.ThisHost())
-	order := inOrder(own, here)
+	order := inOrder(w.cfg.Mesh, own, here)
 	w.oneHost = true
 	w.hosts[0] = own
 	for i, g := range order {

@@ -7,6 +7,8 @@ import (
 	"io"
 	"os"
 	"strings"
+
+	"starling/core/comm"
 )
 
 // Place is where a rank runs.
@@ -30,7 +32,7 @@ type Place struct {
 //	}
 //
 // A host's start and listen go before those of the file. In start, {address} and {name} stand for the host's; an empty start means this
-// machine. Ranks fill the hosts in the order of the file, so that neighbours in rank, which talk most, share a host.
+// machine. Ranks fill the hosts in the order of the file, or another in which more of the ranks that talk most share a host.
 type Hosts struct {
 	Listen  string   `json:"listen"`
 	Start   []string `json:"start"`
@@ -101,9 +103,9 @@ func (h *Hosts) validate() error {
 	return nil
 }
 
-// Places puts ranks onto the hosts.
-func (h *Hosts) Places(ranks int) ([]Place, error) {
-	room := 0
+// Places puts the ranks of a mesh onto the hosts.
+func (h *Hosts) Places(mesh comm.Axes) ([]Place, error) {
+	ranks, room := mesh.Ranks(), 0
 	for _, x := range h.Hosts {
 		room += x.Ranks
 	}
@@ -113,15 +115,19 @@ func (h *Hosts) Places(ranks int) ([]Place, error) {
 	case room == 0 && ranks < len(h.Hosts):
 		return nil, fmt.Errorf("the cluster file names %d hosts for %d ranks; leave some out", len(h.Hosts), ranks)
 	}
-	var out []Place
+	takes := make([]int, len(h.Hosts))
 	for i, x := range h.Hosts {
-		n := x.Ranks
+		takes[i] = x.Ranks
 		if room == 0 { // the first hosts take what is left over
-			n = ranks / len(h.Hosts)
+			takes[i] = ranks / len(h.Hosts)
 			if i < ranks%len(h.Hosts) {
-				n++
+				takes[i]++
 			}
 		}
+	}
+	var out []Place
+	for _, i := range mesh.OrderHosts(takes, false) {
+		x := h.Hosts[i]
 		start := h.Start
 		if start == nil {
 			start = defaultStart
@@ -143,7 +149,7 @@ func (h *Hosts) Places(ranks int) ([]Place, error) {
 		for _, word := range start {
 			p.Start = append(p.Start, strings.NewReplacer("{address}", address, "{name}", x.Name).Replace(word))
 		}
-		for range n {
+		for range takes[i] {
 			out = append(out, p)
 		}
 	}

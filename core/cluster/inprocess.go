@@ -24,6 +24,9 @@ func InProcess(ctx context.Context, cfg Config, f func(ctx context.Context, w *W
 	p := &inProcess{workers: make([]*Worker, cfg.Ranks), errs: make([]error, cfg.Ranks), events: make(chan event), over: make(chan struct{}), left: map[int]bool{}}
 	j := newJob(cfg, time.Now())
 	transports := comm.NewInProcess(cfg.Ranks)
+	if len(cfg.Hosts) > 0 {
+		transports = comm.NewInProcessOn(cfg.Hosts)
+	}
 	base := context.WithoutCancel(ctx) // the job's failure, not the caller's context, ends the ranks, so that all learn one cause
 	for r := range p.workers {
 		w := newWorker(base, r, cfg.Ranks, func(m message) error { p.post(event{rank: r, kind: said, msg: m}); return nil })

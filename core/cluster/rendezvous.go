@@ -1,7 +1,6 @@
 package cluster
 
 import (
-	"cmp"
 	"crypto/rand"
 	"fmt"
 	"net"
@@ -147,19 +146,16 @@ type guest struct {
 	conn   net.Conn
 }
 
-// inOrder puts the guests into the order of their ranks, after rank 0 on host own: by host, a host's place being that of its lowest
-// number, and by number within a host. Neighbours then are near each other.
-func inOrder(own string, here map[int]guest) []guest {
-	first := map[string]int{own: 0}
-	var out []guest
-	for n, g := range here {
-		if f, ok := first[g.hello.Host]; !ok || n < f {
-			first[g.hello.Host] = n
-		}
-		out = append(out, g)
+// inOrder puts the guests into the order of their ranks, after rank 0 on host own: by host, in the order that suits the mesh, and by number
+// within a host.
+func inOrder(mesh comm.Axes, own string, here map[int]guest) []guest {
+	hosts := []string{own}
+	for n := range len(here) {
+		hosts = append(hosts, here[n+1].hello.Host)
 	}
-	slices.SortFunc(out, func(a, b guest) int {
-		return cmp.Or(first[a.hello.Host]-first[b.hello.Host], a.number-b.number)
-	})
+	var out []guest
+	for _, number := range mesh.OrderRanks(hosts, true)[1:] {
+		out = append(out, here[number])
+	}
 	return out
 }

@@ -357,7 +357,7 @@ func TestHosts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	places, err := h.Places(3)
+	places, err := h.Places(comm.Axes{{Name: "data", Size: 3}})
 	if got := fmt.Sprint(places, err); got != "[{a tcp:auto:0 [] } {a tcp:auto:0 [] } {b tcp:ib0:100-200 [ssh -oBatchMode=yes 10.0.0.2] /opt/runtime}] <nil>" {
 		t.Error(got)
 	}
@@ -378,9 +378,37 @@ func TestHosts(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := h.Places(ranks); err == nil {
+		if _, err := h.Places(comm.Axes{{Name: "data", Size: ranks}}); err == nil {
 			t.Errorf("%s takes %d ranks", text, ranks)
 		}
+	}
+}
+
+// Hosts whose room does not fit the blocks of ranks that talk most take their ranks in an order in which more of those stay whole.
+func TestHostsFitTheMesh(t *testing.T) {
+	mesh := comm.Axes{{Name: "replica", Size: 2}, {Name: "shard", Size: 4}}
+	h := &Hosts{Hosts: []Host{{Name: "a", Ranks: 3}, {Name: "b", Ranks: 4}, {Name: "c", Ranks: 1}}}
+	places, err := h.Places(mesh)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := ""
+	for _, p := range places {
+		got += p.Host
+	}
+	if got != "bbbbaaac" {
+		t.Errorf("ranks on %s", got)
+	}
+	here := map[int]guest{}
+	for i, host := range []string{"b", "b", "c", "a", "b", "a", "b"} {
+		here[i+1] = guest{number: i + 1, hello: message{Host: host}}
+	}
+	got = ""
+	for _, g := range inOrder(mesh, "a", here) {
+		got += fmt.Sprint(g.hello.Host, g.number, " ")
+	}
+	if got != "a4 a6 c3 b1 b2 b5 b7 " {
+		t.Errorf("after rank 0 on a: %s", got)
 	}
 }
 

@@ -8,8 +8,13 @@ import (
 
 // NewInProcess returns the transports of world ranks that live in one process and copy straight from the sender's memory
 // to the receiver's.
-func NewInProcess(world int) []Transport {
-	h := &hub{boards: make([]*board, world), lanes: make([]pairLane, world*world)}
+func NewInProcess(world int) []Transport { return newInProcess(world, nil) }
+
+// NewInProcessOn is NewInProcess for ranks that count as running on the hosts named, one for each rank.
+func NewInProcessOn(hosts []string) []Transport { return newInProcess(len(hosts), hosts) }
+
+func newInProcess(world int, hosts []string) []Transport {
+	h := &hub{hosts: hosts, boards: make([]*board, world), lanes: make([]pairLane, world*world)}
 	out := make([]Transport, world)
 	for r := range out {
 		h.boards[r] = newBoard()
@@ -20,6 +25,7 @@ func NewInProcess(world int) []Transport {
 
 // hub is what the ranks of one process share.
 type hub struct {
+	hosts  []string // by rank, nil where they have none
 	boards []*board
 	lanes  []pairLane // [from·world + to]
 }
@@ -45,6 +51,13 @@ func (l *local) String() string { return "in process" }
 
 func (l *local) Rank() int  { return l.rank }
 func (l *local) World() int { return len(l.hub.boards) }
+
+func (l *local) hostOf(rank int) string {
+	if l.hub.hosts == nil {
+		return ""
+	}
+	return l.hub.hosts[rank]
+}
 
 func (l *local) lane(from, to int) *pairLane { return &l.hub.lanes[from*l.World()+to] }
 

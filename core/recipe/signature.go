@@ -228,6 +228,8 @@ func store(dst any, v starlark.Value) (want, msg string) {
 		*dst = s
 	case *[]int:
 		return storeInts(dst, v)
+	case *[]string:
+		return storeStrings(dst, v)
 	case *starlark.Callable:
 		f, ok := v.(starlark.Callable)
 		if !ok {
@@ -289,6 +291,28 @@ func storeInts(dst *[]int, v starlark.Value) (want, msg string) {
 			return "", msg
 		}
 		*dst = append(*dst, n)
+	}
+	return "", ""
+}
+
+// maxStrings bounds lists of strings.
+const maxStrings = 1 << 16
+
+// storeStrings accepts a list or tuple of strings.
+func storeStrings(dst *[]string, v starlark.Value) (want, msg string) {
+	seq, ok := v.(starlark.Indexable)
+	if _, text := v.(starlark.String); !ok || text {
+		return "a list of strings", ""
+	}
+	if seq.Len() > maxStrings {
+		return "", fmt.Sprintf("%d entries, at most %d are possible", seq.Len(), maxStrings)
+	}
+	for i := range seq.Len() {
+		var s string
+		if want, _ := store(&s, seq.Index(i)); want != "" {
+			return "", fmt.Sprintf("entry %d must be a string, not %s", i, describe(seq.Index(i)))
+		}
+		*dst = append(*dst, s)
 	}
 	return "", ""
 }

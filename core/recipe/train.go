@@ -131,11 +131,12 @@ func (c *call) newLossScale(l optim.LossScale) (starlark.Value, error) {
 }
 
 func parallelDeclarations() []declaration {
-	return []declaration{{"mesh(data = 1, bucket_mb = 25.0, first_bucket_mb = 1.0, threads = 0, timeout = 60.0, zero = 0, overlap = True, keep_gathered = False, keep_whole_kb = 0.0, memory = None, offload = None, reduction = \"canonical\", compress = None, shard = 0, offload_activations = False, host_memory = None)",
+	return []declaration{{"mesh(data = 1, bucket_mb = 25.0, first_bucket_mb = 1.0, threads = 0, timeout = 60.0, zero = 0, overlap = True, keep_gathered = False, keep_whole_kb = 0.0, memory = None, offload = None, reduction = \"canonical\", compress = None, shard = 0, offload_activations = False, host_memory = None, hosts = None)",
 		"placement, which changes no result but for reduction and compress: data-parallel ranks, the size of gradient buckets, CPU threads a rank (0: the cores shared out), seconds until a collective gives up; " +
 			"zero shards over the ranks 0 nothing, 1 the optimizer's state, 2 gradients too, 3 parameters too; overlap lets communication run beside computation; with zero = 3 keep_gathered " +
 			"keeps a block's parameters from its forward to its backward pass, and groups of parameters below keep_whole_kb stay whole, and shard neighbouring ranks, such as those of a host, keep one copy of the parameters among them (0: all ranks do); a run that needs more than memory on a rank, such as \"2GB\", is refused; " +
-			"reduction = \"fast\" sums gradients in whatever order is quickest (\"ring\" and \"doubling\" force one), so that weights depend on the ranks; offload = \"disk\" keeps the optimizer's state, and sharded parameters, in files of the run's folder, \"host\" in the host's memory, which memory then does not count and host_memory bounds; offload_activations = True keeps activations there too between the passes; compress is how gradients are compressed between ranks, such as compress.int8()", makeMesh}}
+			"reduction = \"fast\" sums gradients in whatever order is quickest (\"ring\" and \"doubling\" force one), so that weights depend on the ranks; offload = \"disk\" keeps the optimizer's state, and sharded parameters, in files of the run's folder, \"host\" in the host's memory, which memory then does not count and host_memory bounds; offload_activations = True keeps activations there too between the passes; compress is how gradients are compressed between ranks, such as compress.int8(); " +
+			"hosts names the host of each rank, such as [\"a\"] * 4 + [\"b\"] * 4, where several are declared on one machine: ranks of one name share memory, and sums are added inside a host first", makeMesh}}
 }
 
 func recomputeDeclarations() []declaration {
@@ -202,7 +203,7 @@ func makeMesh(c *call) (starlark.Value, error) {
 	var memory, hostMemory string
 	var comp *setting
 	if err := c.unpack(&m.Data, &m.BucketMB, &m.FirstBucket, &m.Threads, &m.TimeoutSec, &m.Zero, &overlap, &m.KeepGathered, &m.KeepWholeKB, &memory, &m.Offload, &m.Reduction,
-		kindOf{"compression", "a compression such as compress.int8()", &comp}, &m.Shard, &m.OffloadWork, &hostMemory); err != nil {
+		kindOf{"compression", "a compression such as compress.int8()", &comp}, &m.Shard, &m.OffloadWork, &hostMemory, &m.Hosts); err != nil {
 		return nil, err
 	}
 	if m.Offload != "" && m.Offload != train.OffloadHost && m.Offload != train.OffloadDisk {
@@ -256,6 +257,12 @@ func makeMesh(c *call) (starlark.Value, error) {
 	}
 	if m.Data < 1 {
 		return nil, c.bad("data", "data = %d must be at least 1", m.Data)
+	}
+	if m.Hosts != nil && len(m.Hosts) != m.Data {
+		return nil, c.bad("hosts", "hosts names %d hosts for data = %d ranks; name the host of each rank, such as [\"a\"] * %d", len(m.Hosts), m.Data, m.Data)
+	}
+	if slices.Contains(m.Hosts, "") {
+		return nil, c.bad("hosts", "hosts: a host's name must not be empty")
 	}
 	return c.newSetting("parallel", m), nil
 }

@@ -102,7 +102,9 @@ type Mesh struct {
 	BucketMB    float64 // size of a gradient bucket, 25 by default
 	FirstBucket float64 // size of the first bucket in MB, 1 by default
 	Threads     int     // CPU threads per rank; 0: the usable cores shared among the ranks
-	TimeoutSec  float64 // deadline of a collective, 60 by default
+	// Hosts names the host of each process, where the recipe declares them; what the command line says goes before.
+	Hosts      []string
+	TimeoutSec float64 // deadline of a collective, 60 by default
 
 	Zero         int     // what is sharded over the ranks: 0 nothing, 1 optimizer state, 2 gradients too, 3 parameters too
 	Shard        int     // with Zero 3, how many neighbouring ranks share one copy of the parameters; 0: all

@@ -1,0 +1,94 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"starling/core/train"
+)
+
+// Hosts that a recipe or a flag declares are those of a run, as processes and as goroutines: what crosses between them shows it.
+// Ranks are given by host, and what the command line says goes before the recipe.
+func TestDeclaredHosts(t *testing.T) {
+	recipe := recipeFile(t, strings.NewReplacer("ranks = param(", `hosts = param("hosts", "", "of each rank")
+ranks = param(`, "timeout = 20", `timeout = 20, hosts = hosts.split(",") if hosts else None`, `"ranks", 3`, `"ranks", 4`).Replace(apartRecipe))
+	want := runtimeResult(t, filepath.Join(t.TempDir(), "run"), "exec", recipe, "--set", ranksArg(1)).WeightsSHA256
+	crossed := map[string]int64{} // in all, from any host to another
+	for _, c := range []struct {
+		name, hosts string
+		args        []string
+	}{
+		{"flag", "a b", []string{"--hosts", "a,a,b,b"}},
+		{"flag, in process", "a b", []string{"--hosts", "a,a,b,b", "--in-process"}},
+		{"flag, by turns", "a b", []string{"--hosts", "a,b,a,b", "--in-process"}},
+		{"recipe", "c d", []string{"--set", "hosts=c,c,d,d"}},
+		{"recipe, in process", "c d", []string{"--set", "hosts=c,c,d,d", "--in-process"}},
+		{"flag before recipe", "a b", []string{"--hosts", "a,a,b,b", "--set", "hosts=c,c,d,d", "--in-process"}},
+	} {
+		r := runtimeResult(t, filepath.Join(t.TempDir(), "run"), append([]string{"exec", recipe}, c.args...)...)
+		if r.WeightsSHA256 != want {
+			t.Errorf("%s: weights %s, want %s", c.name, r.WeightsSHA256, want)
+		}
+		var names []string
+		for _, l := range r.Links {
+			if !slices.Contains(names, l.From) {
+				names = append(names, l.From)
+			}
+			if l.From != l.To {
+				crossed[c.name] += l.Payload
+			}
+		}
+		if got := strings.Join(names, " "); got != c.hosts {
+			t.Errorf("%s: hosts %s, want %s", c.name, got, c.hosts)
+		}
+	}
+	for name, n := range crossed {
+		// Small collectives beside the gradients go by their own ways; in flat sums twice as much would cross.
+		if flag := crossed["flag"]; n < flag*9/10 || n > flag*11/10 {
+			t.Errorf("%s: %d bytes crossed, with the flag %d", name, n, flag)
+		}
+	}
+}
+
+// Flags that goroutines of one process cannot follow are refused, and nothing is left behind.
+func TestFlagsThatExcludeInProcess(t *testing.T) {
+	recipe := recipeFile(t, apartRecipe)
+	cluster := filepath.Join(t.TempDir(), "hosts.json")
+	if err := os.WriteFile(cluster, []byte(`{"hosts": [{"name": "a", "start": []}]}`), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ want, flag, value string }{
+		{"no connections", "--cluster", cluster},
+		{"no connections", "--listen", "tcp:127.0.0.1:0"},
+		{"no connections", "--tls", "on"},
+		{"no connections", "--transport", "tcp"},
+		{"2 host names for 3 ranks", "--hosts", "a,b"},
+		{"host name 2 of 3 is empty", "--hosts", "a,,b"},
+	} {
+		dir := filepath.Join(t.TempDir(), "run")
+		p := start(t, "exec", recipe, "--in-process", "--run-dir", dir, c.flag, c.value)
+		if code := p.wait(t, time.Minute); code != 2 {
+			t.Errorf("%s: exit status %d, want 2", c.flag, code)
+		}
+		contains(t, p.stderr.String(), c.want)
+		if _, err := os.Stat(dir); err == nil {
+			t.Errorf("%s: a run folder is left", c.flag)
+		}
+	}
+}
+
+func TestSplitNote(t *testing.T) {
+	m := train.Mesh{Data: 6, Zero: 3, Shard: 3}
+	for hosts, want := range map[string]string{"a a a b b b": "", "a a b b c c": "2 of 2 copies", "a a a a b b": "1 of 2 copies"} {
+		if got := splitNote(m, strings.Fields(hosts)); !strings.HasPrefix(got, want) || (got == "") != (want == "") {
+			t.Errorf("hosts %s: %q, want %q", hosts, got, want)
+		}
+	}
+	if got := splitNote(train.Mesh{Data: 4}, strings.Fields("a a b b")); got != "" {
+		t.Errorf("without shards: %q", got)
+	}
+}
