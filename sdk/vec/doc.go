@@ -33,7 +33,8 @@
 //     NaN are not, since processors differ in them.
 //
 // Products of bfloat16 (GemmBF16) are the exception: they have one result where the
-// processor has tile instructions and another elsewhere. [BF16Class] names it.
+// processor has tile instructions, another where it has dot products of pairs, and a
+// third elsewhere. [BF16Class] names it.
 //
 // Slices of one call must have equal lengths, else the call panics. A
 // destination may be the same slice as an input; slices that overlap otherwise
@@ -44,6 +45,7 @@ package vec
 //go:generate go run -C gen . -part cpu -out ../asm_cpu_amd64.s -stubs ../asm_cpu_amd64.go -pkg vec
 //go:generate go run -C gen . -part gemm -out ../asm_gemm_amd64.s -stubs ../asm_gemm_amd64.go -pkg vec
 //go:generate go run -C gen . -part amx -out ../asm_amx_amd64.s -stubs ../asm_amx_amd64.go -pkg vec
+//go:generate go run -C gen . -part pairs -out ../asm_pairs_amd64.s -stubs ../asm_pairs_amd64.go -pkg vec
 //go:generate go run -C gen . -part elementwise -out ../asm_elementwise_amd64.s -stubs ../asm_elementwise_amd64.go -pkg vec
 //go:generate go run -C gen . -part half -out ../asm_half_amd64.s -stubs ../asm_half_amd64.go -pkg vec
 //go:generate go run -C gen . -part reduce -out ../asm_reduce_amd64.s -stubs ../asm_reduce_amd64.go -pkg vec

@@ -29,25 +29,6 @@ type GemmBF16Args struct {
 	Packed []float32
 }
 
-// The classes of arithmetic in which products of bfloat16 are computed.
-const (
-	BF16Tiles = "amx" // pairs of products in tile registers, where the processor has them
-	BF16FMA   = "fma" // as a product of float32
-)
-
-// BF16Class names the arithmetic that GemmBF16 uses on this machine with the active
-// kernel set: BF16Tiles or BF16FMA. In each, an element of C is one chain over ascending
-// k, beginning at +0 or at the element of C added to, whose bits depend neither on
-// how C is cut nor on threads. In BF16FMA it is the chain of fused multiply-adds of
-// Gemm; in BF16Tiles a link is what the instruction TDPBF16PS makes of 32 products,
-// and subnormal numbers count as zero.
-func BF16Class() string {
-	if tilesActive() {
-		return BF16Tiles
-	}
-	return BF16FMA
-}
-
 const (
 	bf16KC = 512 // elements of k per block: panels of A and B stay in the first-level cache, or near it
 	bf16MC = 416 // rows of a transposed A that are copied at a time, in whole panels
@@ -104,7 +85,7 @@ func GemmBF16Pack(g *GemmBF16Args, k0, k1, j0, j1 int) {
 		j0 < 0 || j0 > j1 || j1 > g.N || j0%gemmNR != 0 || j1%gemmNR != 0 && j1 != g.N {
 		panic(fmt.Sprintf("vec.GemmBF16Pack: steps [%d, %d) and columns [%d, %d) of %d by %d are no whole panels", k0, k1, j0, j1, g.K, g.N))
 	}
-	if tilesActive() {
+	if arith() != arithFMA {
 		packTiles(g, k0, k1, j0, j1)
 	}
 }
@@ -130,7 +111,7 @@ func GemmBF16Scratch(g *GemmBF16Args) int {
 		wide += wideRows * f.N
 		tiles += bf16MR * min(roundUp(g.N, gemmNR), roundedCols)
 	}
-	return max(wide, tiles)
+	return max(wide, tiles, pairsScratch(g))
 }
 
 // Of a result that is rounded, panels of bf16MR rows and at most roundedCols columns are made whole before the next, so that sums
@@ -140,6 +121,26 @@ const (
 	roundedCols = 512
 	roundedB    = 1 << 19
 )
+
+const (
+	// pairsMC is the rows of a transposed A that are copied at a time, in pairs of panels.
+	pairsMC = 28 * gemmMR
+	// pairsB is like roundedB, for smaller second-level caches.
+	pairsB = 1 << 18
+)
+
+// pairsScratch is what pairsBlock and pairsRounded need at most.
+func pairsScratch(g *GemmBF16Args) int {
+	need := gemmMR * bf16KC / 2 // a panel of A
+	if g.TransA {
+		panels := (min(g.M, pairsMC) + gemmMR - 1) / gemmMR
+		need = (panels + 1) / 2 * gemmNR * bf16KC / 2
+	}
+	if g.Out != nil {
+		need += gemmMR * min(roundUp(g.N, gemmNR), roundedCols)
+	}
+	return need
+}
 
 // round stores rows of sums, ld apart, as rows i and columns j on of the result.
 func (g *GemmBF16Args) round(sums []float32, ld, i, rows, j, cols int) {
@@ -165,8 +166,10 @@ func GemmBF16(g *GemmBF16Args, i0, i1, j0, j1 int, scratch []float32) {
 	}
 	switch {
 	case i0 == i1 || j0 == j1:
-	case g.Out != nil && tilesActive() && g.K > 0:
+	case g.Out != nil && arith() == arithTiles && g.K > 0:
 		tilesRounded(g, i0, i1, j0, j1, scratch)
+	case g.Out != nil && arith() == arithPairs && g.K > 0:
+		pairsRounded(g, i0, i1, j0, j1, scratch)
 	case g.Out != nil:
 		wideRounded(g, i0, i1, j0, j1, scratch)
 	case g.K == 0:
@@ -175,8 +178,10 @@ func GemmBF16(g *GemmBF16Args, i0, i1, j0, j1 int, scratch []float32) {
 				clear(g.C[i*g.LDC+j0 : i*g.LDC+j1])
 			}
 		}
-	case tilesActive():
+	case arith() == arithTiles:
 		tilesBlock(g, i0, i1, j0, j1, scratch)
+	case arith() == arithPairs:
+		pairsBlock(g, i0, i1, j0, j1, scratch)
 	default:
 		wideBlock(g, i0, i1, j0, j1, scratch)
 	}

@@ -22,8 +22,6 @@ func cpuHasTiles() bool {
 	return c1&osxsave != 0 && d7&bf16 != 0 && d7&tile != 0 && xgetbv()&tileState == tileState
 }
 
-func tilesActive() bool { return hasTiles && active == setAVX512 }
-
 // tileConfig is the operand of LDTILECFG: the shape of every tile.
 type tileConfig struct {
 	palette, start byte

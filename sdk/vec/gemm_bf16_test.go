@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"strings"
 	"testing"
 )
 
@@ -70,6 +71,22 @@ func (p *halfProduct) check(t *testing.T, c []float32) {
 	}
 }
 
+// eachClass runs a test with every kernel set and every class of bfloat16 products that it has.
+func eachClass(t *testing.T, f func(t *testing.T)) {
+	eachSet(t, func(t *testing.T) {
+		for _, c := range BF16Classes() {
+			t.Run(c, func(t *testing.T) {
+				back, err := UseBF16(c)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer back()
+				f(t)
+			})
+		}
+	})
+}
+
 func TestGemmBF16(t *testing.T) {
 	r := rand.New(rand.NewPCG(41, 42))
 	var products []*halfProduct
@@ -83,7 +100,7 @@ func TestGemmBF16(t *testing.T) {
 		products = append(products, newHalfProduct(r, 2, gemmNC+1+16*i, 3, i&1 != 0, i&2 != 0, i&4 != 0))
 	}
 	products = append(products, newHalfProduct(r, 3, 4, 0, false, true, false), newHalfProduct(r, 3, 4, 0, false, true, true))
-	eachSet(t, func(t *testing.T) {
+	eachClass(t, func(t *testing.T) {
 		for _, p := range products {
 			t.Run(fmt.Sprintf("%dx%dx%d", p.M, p.N, p.K), func(t *testing.T) {
 				g := p.GemmBF16Args
@@ -122,7 +139,7 @@ func TestGemmBF16(t *testing.T) {
 }
 
 func TestGemmBF16IsExactOnIntegers(t *testing.T) {
-	eachSet(t, func(t *testing.T) {
+	eachClass(t, func(t *testing.T) {
 		const m, n, k = 37, 41, 130
 		g := GemmBF16Args{M: m, N: n, K: k, LDA: k, LDB: k, LDC: n, TransB: true}
 		a, b := make([]float32, m*k), make([]float32, n*k)
@@ -154,37 +171,62 @@ func TestGemmBF16IsExactOnIntegers(t *testing.T) {
 
 func TestBF16Class(t *testing.T) {
 	eachSet(t, func(t *testing.T) {
-		want := BF16FMA
-		if Active() == "avx512" && tilesActive() {
-			want = BF16Tiles
+		classes := BF16Classes()
+		if Active() != "avx512" && len(classes) != 1 || classes[0] != BF16FMA {
+			t.Errorf("classes %q", classes)
 		}
-		if got := BF16Class(); got != want {
+		if got, want := BF16Class(), classes[len(classes)-1]; got != want {
 			t.Errorf("class %q, want %q", got, want)
+		}
+		for _, c := range classes {
+			back, err := UseBF16(c)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := BF16Class(); got != c {
+				t.Errorf("class %q, want %q", got, c)
+			}
+			back()
+		}
+		if _, err := UseBF16("int8"); err == nil || !strings.Contains(err.Error(), `unknown class of bfloat16 products "int8"`) {
+			t.Errorf("no class: %v", err)
+		}
+		if Active() == "generic" {
+			if _, err := UseBF16(BF16Tiles); err == nil || !strings.Contains(err.Error(), "it has fma") {
+				t.Errorf("a class that plain Go lacks: %v", err)
+			}
 		}
 	})
 }
 
 func BenchmarkGemmBF16(b *testing.B) {
-	for _, s := range []struct {
-		m, n, k        int
-		transA, transB bool
-	}{{3072, 1152, 384, false, true}, {3072, 1536, 384, false, true}, {3072, 384, 1536, false, true}, {3072, 384, 1536, false, false}, {1536, 384, 3072, true, false}, {1024, 1024, 1024, false, false}} {
-		b.Run(fmt.Sprintf("%dx%dx%d %v %v", s.m, s.n, s.k, s.transA, s.transB), func(b *testing.B) {
-			p := GemmBF16Args{M: s.m, N: s.n, K: s.k, TransA: s.transA, TransB: s.transB, LDA: s.k, LDB: s.n, LDC: s.n}
-			if s.transA {
-				p.LDA = s.m
-			}
-			if s.transB {
-				p.LDB = s.k
-			}
-			p.A, p.B, p.C = make([]uint16, s.m*s.k), make([]uint16, s.n*s.k), make([]float32, s.m*s.n)
-			p.Packed = make([]float32, GemmBF16Packed(&p))
-			scratch := make([]float32, GemmBF16Scratch(&p))
-			for b.Loop() {
-				GemmBF16Pack(&p, 0, s.k, 0, s.n)
-				GemmBF16(&p, 0, s.m, 0, s.n, scratch)
-			}
-			b.ReportMetric(2*float64(s.m)*float64(s.n)*float64(s.k)*float64(b.N)/b.Elapsed().Seconds()/1e9, "GFLOP/s")
-		})
+	for _, class := range BF16Classes() {
+		for _, s := range []struct {
+			m, n, k        int
+			transA, transB bool
+		}{{3072, 1152, 384, false, true}, {3072, 1536, 384, false, true}, {3072, 384, 1536, false, true}, {3072, 384, 1536, false, false}, {1536, 384, 3072, true, false}, {1024, 1024, 1024, false, false}} {
+			b.Run(fmt.Sprintf("%s %dx%dx%d %v %v", class, s.m, s.n, s.k, s.transA, s.transB), func(b *testing.B) {
+				back, err := UseBF16(class)
+				if err != nil {
+					b.Fatal(err)
+				}
+				defer back()
+				p := GemmBF16Args{M: s.m, N: s.n, K: s.k, TransA: s.transA, TransB: s.transB, LDA: s.k, LDB: s.n, LDC: s.n}
+				if s.transA {
+					p.LDA = s.m
+				}
+				if s.transB {
+					p.LDB = s.k
+				}
+				p.A, p.B, p.C = make([]uint16, s.m*s.k), make([]uint16, s.n*s.k), make([]float32, s.m*s.n)
+				p.Packed = make([]float32, GemmBF16Packed(&p))
+				scratch := make([]float32, GemmBF16Scratch(&p))
+				for b.Loop() {
+					GemmBF16Pack(&p, 0, s.k, 0, s.n)
+					GemmBF16(&p, 0, s.m, 0, s.n, scratch)
+				}
+				b.ReportMetric(2*float64(s.m)*float64(s.n)*float64(s.k)*float64(b.N)/b.Elapsed().Seconds()/1e9, "GFLOP/s")
+			})
+		}
 	}
 }

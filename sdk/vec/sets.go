@@ -1,6 +1,7 @@
 package vec
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -61,9 +62,9 @@ func Sets() []string {
 }
 
 // Init reports whether the environment variable STARLING_KERNELS named a kernel
-// set that this machine lacks or that does not exist. The best set is in use
-// then; a program that means to obey the variable ends with the error.
-func Init() error { return initErr }
+// set, or STARLING_BF16 a class of bfloat16 products, that this machine lacks or that does not exist. The best is in use
+// then; a program that means to obey the variables ends with the error.
+func Init() error { return errors.Join(initErr, bf16Err) }
 
 // Use switches to the named kernel set and returns a function that switches
 // back. It is for tests and benchmarks: no kernel may be running meanwhile.

@@ -6,7 +6,7 @@ import (
 	"starling/sdk/vec"
 )
 
-// Attention on bfloat16 operands. Where the processor multiplies tiles of them (vec.BF16Class), scores, probabilities and gradients are
+// Attention on bfloat16 operands. Where the processor multiplies pairs of them (vec.BF16Class), scores, probabilities and gradients are
 // products of bfloat16 summed in float32: probabilities and the gradients of scores are rounded for the product that reads them, what is summed
 // over tiles is not. Elsewhere a head is widened and its arithmetic is that of float32. Both round each result once.
 var halfAttentionKernels = []kernel{
@@ -73,7 +73,7 @@ func halfAttentionJointGrad(d *Device, c device.Call) (func(), error) {
 
 // halfAttention gives a task one head of queries.
 func (d *Device) halfAttention(s *halfAttn) (func(), error) {
-	if vec.BF16Class() == vec.BF16Tiles {
+	if vec.BF16Class() != vec.BF16FMA {
 		return d.tiledAttention(s)
 	}
 	one := s.alone(1)
@@ -102,7 +102,7 @@ func (d *Device) halfAttention(s *halfAttn) (func(), error) {
 
 // halfAttentionGrad gives a task one head of keys with the heads of queries that read it.
 func (d *Device) halfAttentionGrad(s *halfGrad) (func(), error) {
-	if vec.BF16Class() == vec.BF16Tiles {
+	if vec.BF16Class() != vec.BF16FMA {
 		return d.tiledAttentionGrad(s)
 	}
 	share := s.H / s.G

@@ -112,57 +112,68 @@ func TestHalfKernelsHaveSamples(t *testing.T) {
 	}
 }
 
-func TestHalfKernels(t *testing.T) {
+// eachClass runs a test with every kernel set and every class of bfloat16 products that it has.
+func eachClass(t *testing.T, f func(t *testing.T)) {
 	for _, set := range vec.Sets() {
 		t.Run(set, func(t *testing.T) {
 			defer use(t, set)()
-			d, alone := open(t, Config{Threads: 3}), open(t, Config{Threads: 1})
-			for _, s := range halfSamples() {
-				t.Run(s.name(), func(t *testing.T) {
-					b := s.lay(t, d)
-					want := b.reference()
-					if s.accum {
-						for i, v := range f32(b.call.Out[0]) {
-							want[0].Data[i] += float64(v)
-						}
-					}
-					run, err := d.Bind(b.call)
+			for _, class := range vec.BF16Classes() {
+				t.Run(class, func(t *testing.T) {
+					back, err := vec.UseBF16(class)
 					if err != nil {
 						t.Fatal(err)
 					}
-					run()
-					for k, y := range b.call.Out {
-						near(t, k, y, want[k])
-					}
-					first := b.results()
-					b.reset()
-					if run, err = alone.Bind(b.call); err != nil {
-						t.Fatal(err)
-					}
-					run()
-					again := b.results()
-					if n := min(testing.AllocsPerRun(2, run), testing.AllocsPerRun(2, run)); n > 0 {
-						t.Errorf("a run allocates %v times", n)
-					}
-					for k, r := range again {
-						if !bytes.Equal(r, first[k]) {
-							t.Errorf("result %d has other bits on one thread", k)
-						}
-					}
+					defer back()
+					f(t)
 				})
 			}
 		})
 	}
 }
 
-// What is no product gives the bits of the fp32 kernel on widened operands, rounded once; without tiles of bfloat16 attention does too.
+func TestHalfKernels(t *testing.T) {
+	eachClass(t, func(t *testing.T) {
+		d, alone := open(t, Config{Threads: 3}), open(t, Config{Threads: 1})
+		for _, s := range halfSamples() {
+			t.Run(s.name(), func(t *testing.T) {
+				b := s.lay(t, d)
+				want := b.reference()
+				if s.accum {
+					for i, v := range f32(b.call.Out[0]) {
+						want[0].Data[i] += float64(v)
+					}
+				}
+				run, err := d.Bind(b.call)
+				if err != nil {
+					t.Fatal(err)
+				}
+				run()
+				for k, y := range b.call.Out {
+					near(t, k, y, want[k])
+				}
+				first := b.results()
+				b.reset()
+				if run, err = alone.Bind(b.call); err != nil {
+					t.Fatal(err)
+				}
+				run()
+				again := b.results()
+				if n := min(testing.AllocsPerRun(2, run), testing.AllocsPerRun(2, run)); n > 0 {
+					t.Errorf("a run allocates %v times", n)
+				}
+				for k, r := range again {
+					if !bytes.Equal(r, first[k]) {
+						t.Errorf("result %d has other bits on one thread", k)
+					}
+				}
+			})
+		}
+	})
+}
+
+// What is no product gives the bits of the fp32 kernel on widened operands, rounded once; in class fma attention does too.
 func TestHalfKernelsRoundOnce(t *testing.T) {
-	for _, set := range vec.Sets() {
-		t.Run(set, func(t *testing.T) {
-			defer use(t, set)()
-			roundOnce(t)
-		})
-	}
+	eachClass(t, roundOnce)
 }
 
 func roundOnce(t *testing.T) {
@@ -172,7 +183,7 @@ func roundOnce(t *testing.T) {
 		case "linear", "linear_grad_x", "linear_grad_w_wide", "conv2d", "conv2d_grad_x", "conv2d_grad_w_wide", "linear_cross_entropy", "linear_cross_entropy_grads":
 			continue
 		}
-		if strings.HasPrefix(s.op, "attention") && vec.BF16Class() == vec.BF16Tiles {
+		if strings.HasPrefix(s.op, "attention") && vec.BF16Class() != vec.BF16FMA {
 			continue
 		}
 		t.Run(fmt.Sprint(i, " ", s.name()), func(t *testing.T) {

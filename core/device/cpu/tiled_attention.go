@@ -2,10 +2,10 @@ package cpu
 
 import "starling/sdk/vec"
 
-// stepTile is the keys, or queries, that a product of tiles sums over at a time: two steps of the instruction.
+// stepTile is the keys, or queries, that a product of tiles sums over at a time: the unit in which their operands are packed.
 const stepTile = 64
 
-// tiledPlace is one thread's products of bfloat16 tiles.
+// tiledPlace is one thread's products of tiles of bfloat16.
 type tiledPlace struct {
 	scores, grads  vec.GemmBF16Args // queries · keys and gradients · values
 	out            vec.GemmBF16Args // probabilities · values, and with gradients of scores for them · keys

@@ -39,21 +39,26 @@ const (
 // AVX-512 masks the columns past n, of B in a loop of its own: a load under a mask takes
 // a slot of the multiply-adds' ports, two of them 7% of a tile of 14 rows. AVX2 reads whole
 // panels of B, which must be there, and masks C only.
-func (s *isa) gemmTile(mr int, byK bool) {
+//
+// With pairs, what stands for an element of A and of B is a pair of bfloat16, neighbours in k, and panels of B are
+// whole there too.
+func (s *isa) gemmTile(mr int, byK, pairs bool) {
 	form := "Rows"
 	if byK {
 		form = "Steps"
 	}
-	TEXT(fmt.Sprintf("gemmTile%s%d%s", form, mr, s.suffix), NOSPLIT,
+	masksB := s.wide && !pairs
+	name, acc, b0, b1, av := "gemmTile", asRegisters(s.vecs(2*mr)), Register(s.vec()), Register(s.vec()), asRegisters(s.vecs(2))
+	if pairs { // written as bytes, so registers are not avo's to choose
+		name, acc, b0, b1, av = "pairTile", wideRegisters[:2*mr], wideRegisters[28], wideRegisters[29], wideRegisters[30:]
+	}
+	TEXT(fmt.Sprintf("%s%s%d%s", name, form, mr, s.suffix), NOSPLIT,
 		"func(k int, a *float32, lda int, b *float32, ldb, bpanel int, c *float32, ldc, n, load int, pf *float32, pfstep int, bias *float32)")
 	Pragma("noescape")
 	lda := Load(Param("lda"), GP64())
 	ldb := Load(Param("ldb"), GP64())
 	c := Load(Param("c"), GP64())
 	n := address("n")
-	acc := s.vecs(2 * mr)
-	b0, b1 := s.vec(), s.vec()
-	av := s.vecs(2)
 	w := s.bytes()
 	var k1, k2 Register
 	if s.wide {
@@ -89,7 +94,7 @@ func (s *isa) gemmTile(mr int, byK bool) {
 		}
 	}
 	step := func(u int, masked bool) {
-		for i, v := range []VecVirtual{b0, b1} {
+		for i, v := range []Register{b0, b1} {
 			m := Mem{Base: pb, Disp: w * i}
 			if masked {
 				VMOVUPS_Z(m, []Register{k1, k2}[i], v)
@@ -111,6 +116,11 @@ func (s *isa) gemmTile(mr int, byK bool) {
 			}
 			x := av[r%2]
 			VBROADCASTSS(m, x)
+			if pairs {
+				dotPairs(b0, x, acc[2*r])
+				dotPairs(b1, x, acc[2*r+1])
+				continue
+			}
 			VFMADD231PS(b0, x, acc[2*r])
 			VFMADD231PS(b1, x, acc[2*r+1])
 		}
@@ -127,7 +137,7 @@ func (s *isa) gemmTile(mr int, byK bool) {
 			ADDQ(imm(4*n), p)
 		}
 	}
-	if s.wide {
+	if masksB {
 		CMPQ(n, imm(2*s.width))
 		JL(LabelRef("part"))
 	}
@@ -201,7 +211,7 @@ func (s *isa) gemmTile(mr int, byK bool) {
 	VZEROUPPER()
 	RET()
 
-	if s.wide { // the last panel, where it is narrower
+	if masksB { // the last panel, where it is narrower
 		Label("part")
 		step(0, true)
 		advance(1)
@@ -212,7 +222,7 @@ func (s *isa) gemmTile(mr int, byK bool) {
 }
 
 // loadC begins the chains, at zero or at C.
-func (s *isa) loadC(mr int, acc []VecVirtual, m0, m1 VecVirtual, c Register, n Op, k1, k2 Register) {
+func (s *isa) loadC(mr int, acc []Register, m0, m1 Register, c Register, n Op, k1, k2 Register) {
 	p := GP64()
 	MOVQ(c, p)
 	ld := Load(Param("ldc"), GP64())
@@ -225,7 +235,7 @@ func (s *isa) loadC(mr int, acc []VecVirtual, m0, m1 VecVirtual, c Register, n O
 	}
 	JMP(LabelRef("loaded"))
 	Label("load")
-	s.eachC(mr, p, ld, "load", m0, m1, n, func(r, i int, m Mem, mask VecVirtual) {
+	s.eachC(mr, p, ld, "load", m0, m1, n, func(r, i int, m Mem, mask Register) {
 		switch v := acc[2*r+i]; {
 		case s.wide:
 			VMOVUPS_Z(m, []Register{k1, k2}[i], v)
@@ -239,7 +249,7 @@ func (s *isa) loadC(mr int, acc []VecVirtual, m0, m1 VecVirtual, c Register, n O
 }
 
 // addBias adds the bias of the tile's columns, if there is one.
-func (s *isa) addBias(acc []VecVirtual, b0, b1 VecVirtual, masks []VecVirtual, n Op, k1, k2 Register) {
+func (s *isa) addBias(acc []Register, b0, b1 Register, masks []Register, n Op, k1, k2 Register) {
 	p := Load(Param("bias"), GP64())
 	TESTQ(p, p)
 	JZ(LabelRef("unbiased"))
@@ -260,14 +270,14 @@ func (s *isa) addBias(acc []VecVirtual, b0, b1 VecVirtual, masks []VecVirtual, n
 		Label("bias")
 	}
 	for i, v := range acc {
-		VADDPS([]VecVirtual{b0, b1}[i%2], v, v)
+		VADDPS([]Register{b0, b1}[i%2], v, v)
 	}
 	ADDQ(imm(2*s.bytes()), address("bias"))
 	Label("unbiased")
 }
 
 // masks makes the AVX2 masks of the last n columns of a panel.
-func (s *isa) masks(n Op, m0, m1 VecVirtual) {
+func (s *isa) masks(n Op, m0, m1 Register) {
 	t, q := GP64(), GP64()
 	LEAQ(tailMasks(), t)
 	MOVQ(n, q)
@@ -277,11 +287,11 @@ func (s *isa) masks(n Op, m0, m1 VecVirtual) {
 }
 
 // storeC writes the tile.
-func (s *isa) storeC(mr int, acc []VecVirtual, m0, m1 VecVirtual, c Register, n Op, k1, k2 Register) {
+func (s *isa) storeC(mr int, acc []Register, m0, m1 Register, c Register, n Op, k1, k2 Register) {
 	p := GP64()
 	MOVQ(c, p)
 	ld := Load(Param("ldc"), GP64())
-	s.eachC(mr, p, ld, "store", m0, m1, n, func(r, i int, m Mem, mask VecVirtual) {
+	s.eachC(mr, p, ld, "store", m0, m1, n, func(r, i int, m Mem, mask Register) {
 		switch v := acc[2*r+i]; {
 		case s.wide:
 			VMOVUPS(v, []Register{k1, k2}[i], m)
@@ -295,8 +305,8 @@ func (s *isa) storeC(mr int, acc []VecVirtual, m0, m1 VecVirtual, c Register, n 
 
 // eachC calls f for the two vectors of every row of C, on AVX2 once for whole
 // panels and once, with masks, for the last.
-func (s *isa) eachC(mr int, p, ld Register, label string, m0, m1 VecVirtual, n Op, f func(r, i int, m Mem, mask VecVirtual)) {
-	rows := func(masks [2]VecVirtual) {
+func (s *isa) eachC(mr int, p, ld Register, label string, m0, m1 Register, n Op, f func(r, i int, m Mem, mask Register)) {
+	rows := func(masks [2]Register) {
 		for r := range mr {
 			for i := range 2 {
 				f(r, i, Mem{Base: p, Disp: s.bytes() * i}, masks[i])
@@ -307,16 +317,16 @@ func (s *isa) eachC(mr int, p, ld Register, label string, m0, m1 VecVirtual, n O
 		}
 	}
 	if s.wide {
-		rows([2]VecVirtual{})
+		rows([2]Register{})
 		return
 	}
 	CMPQ(n, imm(2*s.width))
 	JL(LabelRef(label + "part"))
-	rows([2]VecVirtual{})
+	rows([2]Register{})
 	JMP(LabelRef(label + "end"))
 	Label(label + "part")
 	s.masks(n, m0, m1)
-	rows([2]VecVirtual{m0, m1})
+	rows([2]Register{m0, m1})
 	Label(label + "end")
 }
 
@@ -504,10 +514,10 @@ func (s *isa) transpose(v []VecVirtual) []VecVirtual {
 
 func (s *isa) gemm() {
 	for mr := 1; mr <= s.tileRows(); mr++ {
-		s.gemmTile(mr, false)
+		s.gemmTile(mr, false, false)
 	}
 	for mr := 1; mr <= s.tileRows(); mr++ {
-		s.gemmTile(mr, true)
+		s.gemmTile(mr, true, false)
 	}
 	s.packColumns("packColumns", 2)
 	s.packColumns("packSteps", 1)

@@ -79,7 +79,7 @@ func tailMasks() Mem {
 }
 
 // zero clears a register.
-func (s *isa) zero(v VecVirtual) {
+func (s *isa) zero(v Register) {
 	if s.wide {
 		VPXORD(v, v, v)
 	} else {

@@ -23,7 +23,8 @@ var parts = map[string]func(){
 		avx512.gemm()
 		avx2.gemm()
 	},
-	"amx": amx,
+	"amx":   amx,
+	"pairs": pairs,
 	"elementwise": func() {
 		avx512.elementwise()
 		avx2.elementwise()
