@@ -30,6 +30,8 @@ type Env struct {
 	// Idle runs the collectives of the segment alone: this rank has no work in this run, but other ranks need its part.
 	Idle bool
 	Comm Communicator
+	// Renew updates what a bucket completes; it is called by Renew instructions, and in an idle run too.
+	Renew func(bucket int) error
 	// Trace, if set, is told when each instruction ran.
 	Trace func(in *Instr, start, end time.Time)
 }
@@ -167,22 +169,25 @@ func View[T tensor.Element](mem Memory, o Operand) []T {
 	return tensor.View[T](mem.Arenas[o.Space].Bytes()[o.Offset : o.Offset+o.Type.Bytes()])
 }
 
-// Run executes the segment. Only the communicator can fail.
-func (b *Bound) Run(env *Env) error {
-	err := b.run(env)
+// Run executes the segment. Only the communicator, and Env.Renew, can fail.
+func (b *Bound) Run(env *Env) error { return b.RunPart(env, 0, len(b.steps)) }
+
+// RunPart executes the instructions from number lo up to hi.
+func (b *Bound) RunPart(env *Env, lo, hi int) error {
+	err := b.run(env, b.steps[lo:hi])
 	if err != nil {
 		b.awaitCopies() // whose memory may be freed next
 	}
 	return err
 }
 
-func (b *Bound) run(env *Env) error {
-	for i := range b.steps {
-		s := &b.steps[i]
+func (b *Bound) run(env *Env, steps []step) error {
+	for i := range steps {
+		s := &steps[i]
 		if s.in.When == LastInLane && !env.LastInLane || s.in.When == LastOnRank && !env.LastOnRank {
 			continue
 		}
-		if env.Idle && s.in.Kind != Start && s.in.Kind != Wait {
+		if env.Idle && s.in.Kind != Start && s.in.Kind != Wait && s.in.Kind != Renew {
 			continue
 		}
 		var t0 time.Time
@@ -208,6 +213,10 @@ func (b *Bound) run(env *Env) error {
 			}
 		case Wait:
 			if err := env.Comm.Wait(s.in); err != nil {
+				return err
+			}
+		case Renew:
+			if err := env.Renew(s.in.Bucket); err != nil {
 				return err
 			}
 		}

@@ -64,6 +64,8 @@ const (
 	// number of the copy in its segment. Copies are made in the order in which they begin.
 	Copy
 	Copied
+	// Renew lets Env.Renew update what bucket number Bucket completes, which nothing in the segment reads any more.
+	Renew
 )
 
 // When is the moment of the step at which an instruction runs.
@@ -93,7 +95,7 @@ type Instr struct {
 	// Accum: the result is added to what Out[0] holds, except in the first micro-batch of a lane.
 	Accum bool
 	When  When
-	// Bucket is the number of the gradient bucket (Fold, Start, Wait); Out[0] is then its range in Grads. For a collective that
+	// Bucket is the number of the gradient bucket (Fold, Start, Wait, Renew); Out[0] is then its range in Grads. For a collective that
 	// completes parameters it is the number of their unit, and Out[0] where the whole unit lies. Of Copy and Copied it is the number of the copy.
 	Bucket int
 	// Rounding, of Round and Fold, is the half type to which the sums of lanes are rounded; of a Fold it may be Invalid: they are not.

@@ -25,6 +25,9 @@ func Check(p *Plan) error {
 	if err := checkLasting(p); err != nil {
 		return err
 	}
+	if err := checkRenewals(p); err != nil {
+		return err
+	}
 	for _, l := range p.lowered {
 		c := &checker{plan: p, lowered: l, seg: p.Segments[l.name], ran: map[*graph.Node]bool{}}
 		if err := c.check(); err != nil {
@@ -101,12 +104,14 @@ type checker struct {
 	waited  []bool
 	arrival map[int]bool // units that are being gathered
 	copies  map[int]copyOnItsWay
+	renewed int // buckets whose parameters have been updated
+	gone    map[int]bool
 }
 
 func (c *checker) check() error {
 	flags := func() []bool { return make([]bool, len(c.plan.Buckets)) }
 	c.started, c.leaving, c.rounded, c.folded, c.waited, c.arrival = flags(), flags(), flags(), flags(), flags(), map[int]bool{}
-	c.copies = map[int]copyOnItsWay{}
+	c.copies, c.gone = map[int]copyOnItsWay{}, map[int]bool{}
 	if c.lowered.name == SegmentMicro && c.plan.Rounds != nil {
 		for i := range c.leaving { // from the round before
 			c.leaving[i] = !c.plan.Settings.passing() || i >= len(c.leaving)-2
@@ -138,6 +143,8 @@ func (c *checker) check() error {
 			err = c.kernel(in)
 		case in.Kind == device.Copy || in.Kind == device.Copied:
 			err = c.copy(in)
+		case in.Kind == device.Renew:
+			err = c.renew(in)
 		case in.Collective == AllGather:
 			err = c.gather(in)
 		default:
@@ -367,6 +374,9 @@ func (c *checker) gather(in *device.Instr) error {
 		return fmt.Errorf("there is no unit %d to gather, or not at that moment", in.Bucket)
 	}
 	u, o := c.plan.Units[in.Bucket], in.Out[0]
+	if c.gone[u.Index] {
+		return fmt.Errorf("unit %d is gathered after its update", u.Index)
+	}
 	if c.arrival[u.Index] != (in.Kind == device.Wait) {
 		return fmt.Errorf("unit %d is started or waited for twice", u.Index)
 	}
@@ -401,7 +411,7 @@ func (c *checker) gather(in *device.Instr) error {
 func (c *checker) gatherUpdated(kind device.Kind, u *Unit) error {
 	for _, m := range u.Members {
 		q := c.plan.Param(m.Param)
-		if kind == device.Wait || !q.updated() {
+		if kind == device.Wait || !q.updated() || q.External() && !c.plan.Settings.half() { // which was renewed before the segment
 			continue
 		}
 		after := c.lowered.graph.Output(paramPrefix + q.Name)

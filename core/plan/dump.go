@@ -264,6 +264,8 @@ func bucketRow(in *device.Instr) []string {
 			how += " in " + in.Rounding.String()
 		}
 		return []string{"fold", size + how, "", "", in.When.String()}
+	case device.Renew:
+		return []string{"renew", "what " + size + " completes", "", "", in.When.String()}
 	case device.Start:
 		return []string{"start " + in.Collective, size + " group " + in.Group, "", "", in.When.String()}
 	}

@@ -60,6 +60,9 @@ type Plan struct {
 	// Rounds are the turns of lanes where gradients are sharded, else nil; SumBuffers is then the depth of the stack of Sums.
 	Rounds     []Round
 	SumBuffers int
+	// Renewals are the parts of the norm and update segments by the bucket that lets them run, where each bucket's parameters are
+	// updated as it arrives (Settings.Early), else nil. The last entry, behind those of the buckets, is what is left of the segments at the end.
+	Renewals []Renewal
 	// Passes holds the training graph as traced (its pass has no name) and after each pass.
 	Passes []PassRecord
 	// Unreached names the trainable parameters that the loss does not depend on.
@@ -72,6 +75,7 @@ type Plan struct {
 	grads    map[string]device.Operand // accumulators by the name of the gradient's output
 	reduced  map[string]device.Operand // this rank's part of each gradient's sum, likewise
 	bucketOf map[string]int            // bucket of each gradient, likewise
+	turns    map[*graph.Node]int       // of the norm and update segments: see turn
 }
 
 // lowered remembers what a segment was made from.
@@ -183,7 +187,7 @@ func Build(train *graph.Graph, s Settings) (*Plan, error) {
 	red = s.rounded(red)
 	p := &Plan{
 		Settings: s, Segments: map[string]*device.Segment{}, params: map[string]int{}, grads: map[string]device.Operand{},
-		reduced: map[string]device.Operand{}, bucketOf: map[string]int{},
+		reduced: map[string]device.Operand{}, bucketOf: map[string]int{}, turns: map[*graph.Node]int{},
 		Reduction: red, GradBuffers: red.Fold(s.Rank).Buffers,
 	}
 	if s.stage() >= 2 {
@@ -207,6 +211,7 @@ func Build(train *graph.Graph, s Settings) (*Plan, error) {
 			return nil, err
 		}
 	}
+	p.planRenewals()
 	return p, nil
 }
 

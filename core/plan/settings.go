@@ -42,6 +42,9 @@ type Settings struct {
 	KeepWholeBytes int64
 	// NoOverlap makes the program wait for each collective where it is started.
 	NoOverlap bool
+	// Early lets each bucket's parameters be updated as soon as its sum is there (see early.go): nothing about the whole gradient decides
+	// on the update. It changes no bits.
+	Early bool
 	// Half is the half type of the recipe's precision: BF16 or F16; anything else means fp32 throughout. The optimizer then keeps the
 	// exact parameters as state, and Params holds them rounded.
 	Half tensor.DType

@@ -35,9 +35,13 @@ func (p *Plan) buildNorm(*State) error {
 			continue // nothing is added, and its norm means nothing
 		}
 		b.Pos, b.Block = q.Pos, q.Block
+		before := len(b.G.Nodes)
 		sum, err := sumOfUses(b, q, l.preset)
 		if err != nil {
 			return err
+		}
+		for _, n := range b.G.Nodes[before:] {
+			p.turns[n] = p.lastBucket(q)
 		}
 		if q.Buffer {
 			continue
@@ -47,6 +51,7 @@ func (p *Plan) buildNorm(*State) error {
 			return err
 		}
 		b.Output(partialsPrefix+q.Name, v[0])
+		p.turns[v[0].Def] = p.lastBucket(q)
 		q.Partials = p.allocIO(v[0].Type)
 	}
 	if err := graph.Verify(b.G); err != nil {
@@ -106,7 +111,6 @@ func (p *Plan) buildUpdate(*State) error {
 		}
 		rows[g] = v[0]
 	}
-	unitOf := map[*graph.Node]int{}
 	for _, q := range p.inUpdateOrder() {
 		before := len(b.G.Nodes)
 		apply := p.applyUpdate
@@ -117,7 +121,7 @@ func (p *Plan) buildUpdate(*State) error {
 			return fmt.Errorf("optimizer for parameter %s: %w", q.Name, err)
 		}
 		for _, n := range b.G.Nodes[before:] {
-			unitOf[n] = q.Unit
+			p.turns[n] = p.turn(q)
 		}
 	}
 	if err := graph.Verify(b.G); err != nil {
@@ -126,7 +130,7 @@ func (p *Plan) buildUpdate(*State) error {
 	place := func(name string) (device.Operand, bool) { return p.updatePlace(name, table) }
 	l := &lowering{plan: p, g: b.G, where: binding{place, place}}
 	if len(p.Units) > 0 {
-		p.gatherUpdated(l, unitOf)
+		p.gatherUpdated(l)
 	}
 	if err := l.lower(SegmentUpdate); err != nil {
 		return err
@@ -135,32 +139,45 @@ func (p *Plan) buildUpdate(*State) error {
 	return nil
 }
 
-// inUpdateOrder lists what this rank updates: by name, or where state is sharded by unit.
+// inUpdateOrder lists what this rank updates: by name, or where state is sharded by unit, or where buckets are updated as they arrive by
+// the bucket that completes it.
 func (p *Plan) inUpdateOrder() []*Param {
 	out := slices.DeleteFunc(p.trained(), func(q *Param) bool { return !q.updated() })
-	slices.SortStableFunc(out, func(a, b *Param) int { return a.Unit - b.Unit })
+	slices.SortStableFunc(out, func(a, b *Param) int { return p.turn(a) - p.turn(b) })
 	return out
 }
 
+// turn is when a parameter's update has its turn: with its unit, or with the bucket that completes its gradient.
+func (p *Plan) turn(q *Param) int {
+	if p.early() {
+		return p.lastBucket(q)
+	}
+	return q.Unit
+}
+
+// unitTurn is the turn of a trained unit: all its members have the same.
+func (p *Plan) unitTurn(u *Unit) int { return p.turn(p.Param(u.Members[0].Param)) }
+
 // gatherUpdated makes every rank whole again after the update, unit by unit: while a unit travels the next one is updated.
 // Units whose parameters stay sharded are gathered when they are used; of those, replicas complete each other's part.
-func (p *Plan) gatherUpdated(l *lowering, unitOf map[*graph.Node]int) {
+func (p *Plan) gatherUpdated(l *lowering) {
 	var whole []*Unit
 	for _, u := range p.Units {
 		if u.Trained && (!u.Sharded || p.Settings.Hybrid()) {
 			whole = append(whole, u)
 		}
 	}
+	slices.SortStableFunc(whole, func(a, b *Unit) int { return p.unitTurn(a) - p.unitTurn(b) })
 	started := 0
 	start := func(upTo int) { // every rank starts the same ones in the same order, whatever it owns
-		for ; started < len(whole) && whole[started].Index < upTo; started++ {
+		for ; started < len(whole) && p.unitTurn(whole[started]) < upTo; started++ {
 			u := whole[started]
 			l.seg.Instrs = append(l.seg.Instrs, p.gatherInstr(device.Start, u, u.Place))
 		}
 	}
-	l.before = func(n *graph.Node) { start(unitOf[n]) }
+	l.before = func(n *graph.Node) { start(p.turns[n]) }
 	l.finish = func() {
-		start(len(p.Units))
+		start(max(len(p.Units), len(p.Buckets)))
 		for _, u := range whole {
 			l.seg.Instrs = append(l.seg.Instrs, p.gatherInstr(device.Wait, u, u.Place))
 		}

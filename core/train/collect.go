@@ -26,6 +26,8 @@ type collector struct {
 	trace  *StepTrace
 	// round is the one that the starts of the running micro segment belong to.
 	round int
+	// announce, if set, is called once, before the next gradient bucket is handed over.
+	announce func()
 }
 
 // unit is a group of parameters that is cut over the ranks.
@@ -130,7 +132,7 @@ func (c *collector) close() {
 
 // begin starts a step or an evaluation: nothing is on its way.
 func (c *collector) begin(ctx context.Context, trace *StepTrace) {
-	c.ctx, c.trace = ctx, trace
+	c.ctx, c.trace, c.announce = ctx, trace, nil
 	for _, b := range c.buckets {
 		b.forget()
 	}
@@ -143,6 +145,10 @@ func (c *collector) begin(ctx context.Context, trace *StepTrace) {
 func (c *collector) Start(in *device.Instr) error {
 	switch in.Collective {
 	case plan.AllReduce, plan.ReduceScatter:
+		if c.announce != nil {
+			c.announce()
+			c.announce = nil
+		}
 		b := c.buckets[in.Bucket]
 		if !c.lossy.takes(in.Bucket) {
 			b.start(c.round)

@@ -3,7 +3,6 @@ package train
 import (
 	"context"
 	"fmt"
-	"math"
 	"os"
 	"slices"
 	"time"
@@ -44,11 +43,13 @@ type engine struct {
 	nominal float64 // the largest weight a step can have; the backward pass is seeded with its inverse
 
 	collect *collector
+	early   *early       // nil where the whole gradient must be known before the update
 	lossy   *compression // of gradients, or nil
 	run     device.Env
 	waited  []float64 // of all ranks, see stepOut
 	figures []float64 // loss, weight, tokens of each micro-batch of this rank, then how long it has waited for others, then the stop flag
 	done    int       // micro-batches of this step
+	running int       // the place of the one that runs, -1 where none does
 	order   []figureAt
 	norms   []float64 // partial results of the norm of this rank's part of the gradient
 	trace   StepTrace
@@ -92,7 +93,7 @@ func newEngine(s *Spec, env *Env) (*engine, error) {
 			e.order[m] = figureAt{r, at}
 		}
 	}
-	e.figures = make([]float64, 3*len(e.schedule)+2)
+	e.figures = make([]float64, figuresOf(len(e.schedule)))
 	e.nominal = float64(s.Data.GlobalBatch)
 	targets := 0
 	for _, f := range s.Data.Source.Fields() {
@@ -108,6 +109,10 @@ func newEngine(s *Spec, env *Env) (*engine, error) {
 		return nil, err
 	}
 	if e.collect, err = newCollector(s.Mesh, env, e.plan, e.dev, e.memory(0), e.grads, e.sums, e.lossy); err != nil {
+		e.close()
+		return nil, err
+	}
+	if e.early, err = newEarly(e); err != nil {
 		e.close()
 		return nil, err
 	}
@@ -240,13 +245,15 @@ func (e *engine) step(ctx context.Context, loader *data.Loader, in stepIn) (step
 	e.collect.begin(ctx, &e.trace)
 	e.seed[0] = float32(in.scale / e.nominal)
 	e.lossy.begin(in.taken, in.scale, float64(e.seed[0]))
-	e.done = 0
+	e.done, e.running = 0, -1
+	e.early.begin(ctx, in)
 	i := 0
 	for k, lane := range e.lanes {
 		e.collect.round = lane.Round
 		for n := range lane.Idle {
 			last := lane.Lane < 0 && n == lane.Idle-1
-			e.run = device.Env{Idle: true, FirstInLane: n == 0, LastInLane: last, Comm: e.collect}
+			e.run = device.Env{Idle: true, FirstInLane: n == 0, LastInLane: last, LastOnRank: last && k == len(e.lanes)-1, Comm: e.collect}
+			e.prepareLast()
 			if err := e.micro[0].Run(&e.run); err != nil {
 				return stepOut{}, err
 			}
@@ -255,6 +262,7 @@ func (e *engine) step(ctx context.Context, loader *data.Loader, in stepIn) (step
 			last := m == lane.MicroBatches.Hi-1
 			e.run = device.Env{FirstInLane: m == lane.MicroBatches.Lo, LastInLane: last, LastOnRank: last && k == len(e.lanes)-1,
 				Merges: lane.Merges, Comm: e.collect}
+			e.prepareLast()
 			if err := e.microBatch(ctx, loader, in.step, m, i, lane.Buffer); err != nil {
 				return stepOut{}, err
 			}
@@ -275,17 +283,23 @@ func (e *engine) microBatch(ctx context.Context, loader *data.Loader, step, inde
 		copy(in.dst, b.Column(in.name).Bytes())
 	}
 	weighRows(e.weights, b)
-	tokens := b.Weight
+	e.figures[3*at+2] = float64(b.Weight)
 	b.Release()
 	if e.rng != nil {
 		e.rng[0], e.rng[1], e.rng[2], e.rng[3] = uint32(e.spec.Seed), uint32(e.spec.Seed>>32), uint32(step), uint32(index)
 	}
-	if err := e.micro[buffer].Run(&e.run); err != nil {
-		return err
+	e.running = at
+	err = e.micro[buffer].Run(&e.run)
+	e.noteRunning()
+	e.done, e.running = at+1, -1
+	return err
+}
+
+// prepareLast readies the last run of a step for what happens beside its backward pass.
+func (e *engine) prepareLast() {
+	if e.early != nil && e.run.LastOnRank {
+		e.collect.announce, e.run.Renew = e.early.announce, e.early.renew
 	}
-	e.done = at + 1
-	e.figures[3*at], e.figures[3*at+1], e.figures[3*at+2] = float64(e.loss[0]), float64(e.weight[0]), float64(tokens)
-	return nil
 }
 
 // weightSoFar is the weight of this rank's micro-batches, that of the running one included, whose forward pass is over.
@@ -309,34 +323,30 @@ func weighRows(dst []float32, b *data.Batch) {
 
 // finishStep exchanges the micro-batches' figures, then computes the norm and updates.
 func (e *engine) finishStep(ctx context.Context, in stepIn) (stepOut, error) {
-	var out stepOut
-	flag := &e.figures[len(e.figures)-1]
-	*flag = 0
-	if in.stop {
-		*flag = 1
+	if e.early != nil {
+		return e.early.finish()
 	}
+	var out stepOut
+	e.noteRank(in.stop)
 	if err := e.exchange(ctx, &out); err != nil {
 		return out, err
 	}
-	out.loss = ratio(out.lossSum, out.weight)
-	switch {
-	case out.weight == 0: // nothing in this batch counts: parameters and optimizer stay
+	if err := e.checkWeight(in, &out); err != nil {
+		return out, err
+	}
+	if out.weight == 0 { // nothing in this batch counts: parameters and optimizer stay
 		if err := e.collect.wait(ctx); err != nil {
 			return out, err
 		}
 		e.lossy.takeBack()
 		return out, nil
-	case !(out.weight > 0) || math.IsInf(out.weight, 0):
-		return out, e.spec.errorf("train", "step %d: the weight of the loss is %v; a weight counts what the loss sums over, so it must be a finite number of at least 0", in.step, out.weight)
 	}
 	e.lossy.alone(out.weight)
 	if err := e.norm.Run(&device.Env{LastInLane: true, LastOnRank: true, Comm: e.collect}); err != nil {
 		return out, err
 	}
 	out.trace = e.trace
-	// The backward pass was seeded with the loss's scale over the nominal weight; correct to the exact average. (The conversions
-	// keep compilers from fusing a product with a sum, which would give other bits on some architectures.)
-	scale := 1 / float64(float64(e.seed[0])*out.weight)
+	scale := e.meanScale(out.weight)
 	if e.lossy != nil { // which has done that, or for rounds of lanes divided by the loss's scale
 		scale = e.lossy.remaining(scale)
 	}
@@ -358,10 +368,7 @@ func (e *engine) finishStep(ctx context.Context, in stepIn) (stepOut, error) {
 
 // renew updates the parameters with the gradients that are there.
 func (e *engine) renew(ctx context.Context, in stepIn, scale float64, out stepOut) error {
-	optimizer := e.spec.applied()
-	for g, row := range e.hyper {
-		optimizer.Hyper(row, g, in.taken, in.rate, scale)
-	}
+	e.setHyper(in, scale)
 	// The update segment ends with what makes every rank whole again, so plugins come first.
 	if err := e.runPlugins(ctx, in, scale, out); err != nil {
 		return err
@@ -372,15 +379,18 @@ func (e *engine) renew(ctx context.Context, in stepIn, scale float64, out stepOu
 // exchange sums the figures of all micro-batches in their order, on every rank alike.
 func (e *engine) exchange(ctx context.Context, out *stepOut) error {
 	all := [][]float64{e.figures}
-	if e.env.Waited != nil {
-		e.figures[len(e.figures)-2] = e.env.Waited().Seconds()
-	}
 	if e.env.World > 1 {
 		var err error
 		if all, err = e.env.Group.AllGatherFloat64(ctx, "losses and weights", e.figures); err != nil {
 			return err
 		}
 	}
+	e.tally(all, out)
+	return nil
+}
+
+// tally sums the figures of all ranks.
+func (e *engine) tally(all [][]float64, out *stepOut) {
 	for _, o := range e.order {
 		f := all[o.rank][3*o.at:]
 		out.lossSum += f[0]
@@ -393,7 +403,7 @@ func (e *engine) exchange(ctx context.Context, out *stepOut) error {
 		e.waited = append(e.waited, f[len(f)-2])
 	}
 	out.waited = e.waited
-	return nil
+	out.loss = ratio(out.lossSum, out.weight)
 }
 
 // notFinite is the error of a gradient that is not finite, of the first such parameter in name order. Every rank sees the same
@@ -411,7 +421,7 @@ func notFinite(step int, p *plan.Param, scale optim.ScaleState, scaled bool) err
 		advice = fmt.Sprintf("The loss scale is %v and cannot go down any further. ", scale.Scale) + advice
 	}
 	return fmt.Errorf("step %d: the gradient of %s%s is not finite (NaN or infinity), the first of the parameters in name order; "+
-		"nothing was updated. %s", step, p.Name, where, advice)
+		"no weights of this step are kept. %s", step, p.Name, where, advice)
 }
 
 func (e *engine) close() {

@@ -72,6 +72,7 @@ func (s *Spec) settings(world, rank int) plan.Settings {
 		KeepGathered:     s.Mesh.KeepGathered,
 		KeepWholeBytes:   int64(s.Mesh.KeepWholeKB * (1 << 10)),
 		NoOverlap:        s.Mesh.NoOverlap,
+		Early:            s.ClipNorm == 0 && !s.LossScale.Active(),
 
 		OffloadActivations: s.Mesh.OffloadWork,
 		Norm:               s.NormType,

@@ -1,0 +1,117 @@
+package plan
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"starling/core/device"
+	"starling/core/graph"
+	"starling/core/tensor"
+)
+
+// Plans whose buckets are updated as they arrive are sound at every stage, and all ranks start the same collectives in the same order.
+func TestBucketsAreUpdatedAsTheyArrive(t *testing.T) {
+	size := gptSize{B: 1, T: 8, C: 64, V: 200, Layers: 4, Heads: 2}
+	for _, c := range []struct{ stage, world, shard, lanes int }{{0, 2, 0, 12}, {0, 3, 0, 6}, {1, 2, 0, 12}, {1, 5, 0, 6}, {2, 3, 0, 12}, {2, 4, 0, 6}, {3, 2, 0, 12}, {3, 4, 0, 6}, {3, 4, 2, 12}} {
+		want := ""
+		for rank := range c.world {
+			s := sharded(c.world, rank, c.stage, c.lanes)
+			s.Early, s.Shard, s.BucketBytes, s.FirstBucketBytes = true, c.shard, 60<<10, 20<<10
+			s.Half = []tensor.DType{tensor.F32, tensor.BF16}[c.lanes/6-1]
+			s.Recompute.All = c.stage == 3
+			p := mustBuild(t, gpt(t, size, true), s)
+			if err := Check(p); err != nil {
+				t.Fatalf("%+v, rank %d: %v", c, rank, err)
+			}
+			renewed, behind := 0, false // and whether a kernel follows
+			got := ""
+			starts := func(instrs []device.Instr) {
+				for _, in := range instrs {
+					if in.Kind == device.Start {
+						got += fmt.Sprintf("%s %s %d\n", in.Group, in.Collective, in.Bucket)
+					}
+				}
+			}
+			micro, update := p.Segments[SegmentMicro].Instrs, p.Segments[SegmentUpdate].Instrs
+			for i, in := range micro {
+				starts(micro[i : i+1])
+				if in.Kind == device.Renew {
+					starts(update[p.Renewals[renewed].Update.Lo:p.Renewals[renewed].Update.Hi])
+					renewed++
+				}
+				behind = behind || renewed > 0 && in.Kind == device.Kernel
+			}
+			for _, r := range p.Renewals[renewed:] {
+				starts(update[r.Update.Lo:r.Update.Hi])
+			}
+			if renewed < len(p.Buckets)/2 || !behind {
+				t.Errorf("%+v, rank %d: %d of %d buckets are updated beside the backward pass", c, rank, renewed, len(p.Buckets))
+			}
+			if want == "" {
+				want = got
+			}
+			if got != want || got == "" {
+				t.Errorf("%+v: rank %d starts\n%srank 0\n%s", c, rank, got, want)
+			}
+		}
+	}
+}
+
+// What decides on the update from the whole gradient, or changes it outside the program, keeps the update behind the backward pass.
+func TestWhatNeedsTheWholeGradientWaitsForIt(t *testing.T) {
+	g := gpt(t, gptSize{B: 1, T: 8, C: 32, V: 50, Layers: 3, Heads: 2}, true)
+	for name, change := range map[string]func(*Settings){
+		"not asked for": func(s *Settings) { s.Early = false },
+		"no overlap":    func(s *Settings) { s.NoOverlap = true },
+		"clip_value":    func(s *Settings) { s.ClipValue = true },
+		"one rank":      func(s *Settings) { s.World, s.Rank = 1, 0 },
+		"a plugin's update": func(s *Settings) {
+			own := s.Update
+			s.Update = func(a graph.ParamAttrs) (Update, error) {
+				u, err := own(a)
+				if strings.HasPrefix(a.Name, "h.1") {
+					u.Op, u.External = nil, true
+				}
+				return u, err
+			}
+		},
+	} {
+		s := sharded(2, 1, 1, 12)
+		s.Early = true
+		change(&s)
+		p := mustBuild(t, g, s)
+		if p.Renewals != nil || slices.ContainsFunc(p.Segments[SegmentMicro].Instrs, func(in device.Instr) bool { return in.Kind == device.Renew }) {
+			t.Errorf("%s: buckets are updated as they arrive", name)
+		}
+	}
+}
+
+// The replay finds updates that come too soon.
+func TestCheckFindsAnEarlyUpdateThatIsTooEarly(t *testing.T) {
+	for _, stage := range []int{0, 3} {
+		s := sharded(2, 0, stage, 12)
+		s.Early, s.BucketBytes, s.FirstBucketBytes = true, 60<<10, 20<<10
+		p := mustBuild(t, gpt(t, gptSize{B: 1, T: 8, C: 64, V: 200, Layers: 4, Heads: 2}, true), s)
+		micro := p.Segments[SegmentMicro]
+		at := slices.IndexFunc(micro.Instrs, func(in device.Instr) bool { return in.Kind == device.Renew })
+		start := slices.IndexFunc(micro.Instrs, func(in device.Instr) bool { return in.Kind == device.Start && in.Collective != AllGather })
+		in := micro.Instrs[at]
+		micro.Instrs = slices.Insert(slices.Delete(slices.Clone(micro.Instrs), at, at+1), start, in)
+		if err := Check(p); err == nil || !strings.Contains(err.Error(), "before the bucket has left") {
+			t.Errorf("zero %d, before it has left: %v", stage, err)
+		}
+		// Behind its start, but before the last use of what it completes.
+		micro.Instrs[start], micro.Instrs[start+1] = micro.Instrs[start+1], micro.Instrs[start]
+		late := micro.Instrs[start+1]
+		rest := slices.Delete(slices.Clone(micro.Instrs), start+1, start+2)
+		last := p.lastReads(&device.Segment{Instrs: rest})[late.Bucket]
+		if last <= start {
+			continue // nothing reads it after its gradient is there
+		}
+		if err := Check(p); err == nil {
+			t.Errorf("zero %d: an update before the last use is not found", stage)
+		}
+	}
+}
