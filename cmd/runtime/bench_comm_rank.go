@@ -13,6 +13,7 @@ import (
 
 	"starling/core/cluster"
 	"starling/core/comm"
+	"starling/core/tensor"
 )
 
 // One measurement of bench comm, as a rank process sees it.
@@ -81,6 +82,12 @@ func (t benchTask) run(w *cluster.Worker) (times benchTimes, err error) {
 	defer g.Close()
 	n := max(t.Bytes/4, 1)
 	buf := make([]float32, n)
+	if m, err := g.Allocate(4 * n); err != nil { // as gradients lie
+		return times, err
+	} else if m != nil {
+		defer m.Free()
+		buf = tensor.View[float32](m.Bytes())
+	}
 	for i := range buf {
 		buf[i] = 1e-30 // sums stay finite and normal however often it is reduced
 	}

@@ -26,6 +26,8 @@
 //	…
 //	err = h.Wait(ctx)
 //
+// On ranks that share memory, buffers that lie in what Group.Allocate gives are summed where they lie.
+//
 // # Failure
 //
 // Every wait has a deadline. The first rank to see a failure — a rank that did not come (*StallError), a rank that

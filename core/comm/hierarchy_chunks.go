@@ -119,7 +119,9 @@ func (g *Group) prepareGatherOf(label string, chunks []Range, buf []float32) *Co
 	for m, k := range chunks {
 		parts[m] = Range{4 * k.Lo, 4 * k.Hi}
 	}
-	c.local = g.allGatherShared(parts, bytesOf(buf))
-	c.brief = c.local.publish != nil
+	if g.shared != nil {
+		c.local = g.allGatherShared(parts, buf)
+		c.brief = c.local.publish != nil
+	}
 	return c
 }

@@ -266,9 +266,13 @@ func (r *run) nap() time.Duration {
 // overdue returns the error of a passed deadline, or nil.
 func (r *run) overdue() error {
 	g, now := r.g, time.Now()
-	err := &StallError{Group: g.name, Op: r.call.Op.String(), Seq: r.seq, Label: r.call.Label, Reporter: g.ranks[g.self], After: now.Sub(r.began)}
 	g.mu.Lock()
 	formed := g.formed
+	if formed && !r.patient && now.Sub(r.began) <= g.opt.Timeout {
+		g.mu.Unlock()
+		return nil // before anything is allocated
+	}
+	err := &StallError{Group: g.name, Op: r.call.Op.String(), Seq: r.seq, Label: r.call.Label, Reporter: g.ranks[g.self], After: now.Sub(r.began)}
 	for _, m := range r.others {
 		if !r.entered[m] {
 			err.Missing = append(err.Missing, g.ranks[m])

@@ -24,10 +24,12 @@ const (
 	entryLabel = 256 - 32
 	headBytes  = 4096
 
-	segmentBytes  = 4 << 30 // of addresses; pages become resident as groups are made
+	segmentMost   = 1 << 40 // of addresses; pages become resident as groups and memory are made
+	segmentLeast  = 4 << 30 // where addresses are limited
 	segmentMagic  = 0x7374617268656164
 	segmentGroups = 512
 	segmentHead   = 16 << 10
+	pageBytes     = 4096
 )
 
 // memberHead lies at the start of a member's part. Words with different writers or readers are on different cache lines.
@@ -40,7 +42,10 @@ type memberHead struct {
 	bell      shm.Bell // on which the member sleeps
 	_         [120]byte
 	entries   [entryCount]sharedEntry
+	places    [entryCount][directPlaces]uint64 // of what is summed in place, see shared_direct.go
 }
+
+var _ [headBytes - unsafe.Sizeof(memberHead{})]byte // it fits
 
 // sharedEntry says what a member entered as its collective number i, at place i mod entryCount.
 type sharedEntry struct {
@@ -48,14 +53,16 @@ type sharedEntry struct {
 	detail uint64
 	op     Op
 	length uint8 // of the label, shortened to entryLabel
-	_      [14]byte
+	direct bool  // this member's vectors can be read and written where they lie
+	_      [13]byte
 	label  [entryLabel]byte
 }
 
 // segment is the memory of one host's ranks and the table of the groups in it.
 type segment struct {
 	mem  *shm.Segment
-	refs atomic.Int32 // the transport and its groups: the last one unmaps
+	refs atomic.Int32 // the transport, its groups and this rank's memory: the last one unmaps
+	mine atomic.Int64 // bytes of this rank's memory
 }
 
 type segmentTable struct {
@@ -70,7 +77,10 @@ type segmentTable struct {
 const noRoom = 1
 
 func newSegment() (*segment, error) {
-	mem, err := shm.Create(segmentBytes)
+	mem, err := shm.Create(segmentMost)
+	for size := segmentMost / 2; err != nil && size >= segmentLeast; size /= 2 {
+		mem, err = shm.Create(size)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -89,7 +99,7 @@ func newSegment() (*segment, error) {
 func openSegment(mem *shm.Segment) (*segment, error) {
 	s := &segment{mem: mem}
 	s.refs.Store(1)
-	if len(mem.Bytes()) != segmentBytes || s.table().magic.Load() != segmentMagic {
+	if len(mem.Bytes()) < segmentLeast || s.table().magic.Load() != segmentMagic {
 		s.drop()
 		return nil, fmt.Errorf("the shared memory handed over is not laid out as this version expects")
 	}
@@ -115,8 +125,7 @@ func (s *segment) region(id uint64, bytes int) ([]byte, error) {
 		e := &t.group[at]
 		if e.id.CompareAndSwap(0, id) {
 			where := uint64(noRoom)
-			end := t.used.Add(uint64(bytes))
-			if from := int(end) - bytes; end <= segmentBytes && s.mem.Reserve(from, bytes) == nil {
+			if from, err := s.take(bytes); err == nil {
 				where = uint64(from)
 			}
 			e.where.Store(where)
@@ -138,10 +147,31 @@ func (s *segment) region(id uint64, bytes int) ([]byte, error) {
 	return nil, nil
 }
 
+// pagesOf rounds bytes up to whole pages.
+func pagesOf(bytes int) int { return (bytes + pageBytes - 1) &^ (pageBytes - 1) }
+
+// take reserves so many bytes that nobody has, at a page's beginning.
+func (s *segment) take(bytes int) (from int, err error) {
+	t, whole := s.table(), pagesOf(bytes)
+	for {
+		used := t.used.Load()
+		if whole < bytes || whole > len(s.mem.Bytes())-int(used) {
+			return 0, fmt.Errorf("%d bytes of shared memory: only %d bytes of addresses are left", bytes, len(s.mem.Bytes())-int(used))
+		}
+		if t.used.CompareAndSwap(used, used+uint64(whole)) {
+			return int(used), s.mem.Reserve(int(used), whole)
+		}
+	}
+}
+
 // host is a transport some of whose ranks share memory with this one.
 type host interface {
 	// share returns the memory of a group, nil if its members do not all share it.
 	share(g *Group) (*shared, error)
+	// allocate returns memory of this rank that the ranks of its host can read and write.
+	allocate(bytes int) (*Memory, error)
+	// foreign is how much of the resident set is other ranks' memory.
+	foreign() int64
 }
 
 // hostTransport is a mesh of connections whose ranks on this host share memory: groups of such ranks move their data
@@ -269,10 +299,12 @@ func (x *shared) finish(round uint64) {
 	x.ring()
 }
 
-// enter says what this member enters as its collective number seq.
-func (x *shared) enter(seq uint64, call Call) {
+// enter says what this member enters as its collective number seq, and where its vectors lie.
+func (x *shared) enter(seq uint64, call Call, at places) {
 	h := x.heads[x.self]
 	e := &h.entries[seq%entryCount]
+	e.direct = at.direct
+	copy(h.places[seq%entryCount][:], at.list)
 	e.op, e.bytes, e.detail = call.Op, call.Bytes, call.Detail
 	e.length = uint8(copy(e.label[:], call.Label))
 	h.entered.Store(seq + 1)

@@ -12,6 +12,7 @@ import (
 type sharedBody struct {
 	publish func(slot []byte)
 	rest    func(c *Collective) error
+	places  places // of the vectors of one that may be carried out in place
 }
 
 // everyone is the need for all slots of a round.
@@ -70,7 +71,8 @@ func (g *Group) broadcastShared(root int, buf []byte) sharedBody {
 
 // allGatherShared moves every member's part of buf to everybody, piece by piece: this member's next piece is published
 // before the others' last is read.
-func (g *Group) allGatherShared(parts []Range, buf []byte) sharedBody {
+func (g *Group) allGatherShared(parts []Range, vector []float32) sharedBody {
+	buf := bytesOf(vector)
 	size := g.pieceBytes(movePiece)
 	count := 0
 	for _, p := range parts {
@@ -102,8 +104,16 @@ func (g *Group) allGatherShared(parts []Range, buf []byte) sharedBody {
 			},
 		}
 	}
-	return sharedBody{rest: func(c *Collective) error {
+	at := g.shared.placesOf(vector)
+	inPlace := g.gatherInPlace(parts, len(vector), buf)
+	return sharedBody{places: at, rest: func(c *Collective) error {
 		x, r := g.shared, &c.run
+		if direct, err := r.inPlace(at); direct || err != nil {
+			if err == nil {
+				err = inPlace(r)
+			}
+			return err
+		}
 		base := x.next
 		x.next += uint64(count)
 		for p := 0; p <= count; p++ {

@@ -179,48 +179,67 @@ func TestWaitGivesUp(t *testing.T) {
 
 // TestSteadyAllocations: a prepared collective allocates nothing once it has run.
 func TestSteadyAllocations(t *testing.T) {
-	for name, open := range map[string]func(t testing.TB, n int) []Transport{
-		"inprocess": inProcess, "shm": sharing,
-		"unix": func(t testing.TB, n int) []Transport { return meshOf(t, n, ShareNever) },
+	for name, c := range map[string]struct {
+		open  func(t testing.TB, n int) []Transport
+		ranks int
+	}{
+		"inprocess": {inProcess, 2},
+		"shm":       {sharing, 2},
+		"in place":  {sharing, 2},
+		"unix":      {func(t testing.TB, n int) []Transport { return meshOf(t, n, ShareNever) }, 2},
+		"hosts": {func(t testing.TB, n int) []Transport {
+			return meshOn(t, n, ShareAuto, func(r int) string { return fmt.Sprint("host ", r/2) })
+		}, 4},
 	} {
 		for _, n := range []int{1, 1000, 300_000} {
 			t.Run(fmt.Sprint(name, n), func(t *testing.T) {
-				ts := open(t, 2)
+				ts := c.open(t, c.ranks)
 				const rounds, tries = 50, 4
 				noErrors(t, onAll(t, ts, Options{}, func(ctx context.Context, g *Group) error {
+					if (g.hosts != nil) != (name == "hosts") {
+						return fmt.Errorf("the group's hosts are %+v", g.hosts)
+					}
 					b := make([]float32, n)
-					red, err := NewReduction(2, Assign(2, 2))
+					if name == "in place" {
+						v, free, err := vectorsIn(g, 1, n)
+						defer free()
+						if err != nil {
+							return err
+						}
+						b = v[0]
+					}
+					red, err := NewReduction(c.ranks, Assign(c.ranks, c.ranks))
 					if err != nil {
 						return err
 					}
-					c, err := g.PrepareAllReduceTree("bucket", red, [][]float32{b}, b)
+					k, err := g.PrepareAllReduceTree("bucket", red, [][]float32{b}, b)
 					if err != nil {
 						return err
 					}
 					for range 5 {
-						if err := c.Run(ctx); err != nil {
+						if err := k.Run(ctx); err != nil {
 							return err
 						}
 					}
-					if g.Rank() == 1 {
+					if g.Rank() > 0 {
 						for range tries * (rounds + 1) {
-							if err := c.Run(ctx); err != nil {
+							if err := k.Run(ctx); err != nil {
 								return err
 							}
 						}
 						return nil
 					}
-					// The other rank is in this process: its allocations count too, and so does whatever a finished test leaves running.
+					// The other ranks are in this process: their allocations count too, and so does whatever a finished test leaves running.
 					got := math.Inf(1)
 					for range tries {
 						got = min(got, testing.AllocsPerRun(rounds, func() {
-							if e := c.Run(ctx); e != nil {
+							if e := k.Run(ctx); e != nil {
 								err = e
 							}
 						}))
 					}
 					if got >= 1 {
-						return fmt.Errorf("%v allocations for each all-reduce of two ranks", got)
+						return fmt.Errorf("%v allocations for each all-reduce of %d ranks", got, c.ranks)
 					}
 					return err
 				}))

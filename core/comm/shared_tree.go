@@ -1,6 +1,10 @@
 package comm
 
-import "starling/sdk/vec"
+import (
+	"slices"
+
+	"starling/sdk/vec"
+)
 
 // The canonical tree sum in shared memory.
 //
@@ -8,7 +12,7 @@ import "starling/sdk/vec"
 // Large ones are cut into a chunk per member and go piece by piece: a member publishes its partial sums of everybody
 // else's next piece, adds the last piece of its own chunk from the others' slots, publishes the result, and copies the
 // others' results of the piece before. So the only memory touched outside the caches is the vector itself, once to read
-// and once to write.
+// and once to write. Vectors that all members have mapped are not copied at all: see shared_direct.go.
 
 // What a rank may have to read in the one-round form, in bytes, before the other form is faster: more where ranks outnumber
 // cores, since each wait for another then costs a turn of the machine's scheduler.
@@ -47,7 +51,20 @@ func (g *Group) treeShared(red *Reduction, chunks []Range, own [][]float32, mine
 	for m := range g.ranks {
 		t.count = max(t.count, pieces(chunks[m].Len(), t.piece))
 	}
-	return sharedBody{rest: t.run}, false
+	at := g.shared.placesOf(own...)
+	if all != nil {
+		at = g.shared.placesOf(append(slices.Clone(own), all)...)
+	}
+	return sharedBody{places: at, rest: func(c *Collective) error {
+		direct, err := c.run.inPlace(at)
+		switch {
+		case err != nil:
+			return err
+		case direct:
+			return t.inPlace(&c.run)
+		}
+		return t.run(c)
+	}}, false
 }
 
 // sharedTree is one prepared tree collective.
@@ -63,6 +80,9 @@ type sharedTree struct {
 	piece  int // elements
 	count  int // pieces of the longest chunk
 	values [][]float32
+
+	// In place: everybody's partial sums, where everybody wants the sum, and of the latter those of a stretch.
+	leaves, results, also [][]float32
 }
 
 // publishWhole writes this member's partial sums into its slot.
@@ -94,11 +114,29 @@ func (t *sharedTree) addWhole(c *Collective) error {
 	}
 	t.red.evaluate(dst, nil, t.values, g.scratchFor(t.red.temps*strip))
 	x.finish(c.base)
+	if t.all == nil {
+		t.moved()
+		return nil
+	}
 	for _, m := range g.peers {
 		nodes := t.red.first[m+1] - t.red.first[m]
-		x.moved(g.ranks[m], 4*t.n*len(t.own), 4*part.Len()*nodes)
+		x.moved(g.ranks[m], 4*t.n*len(t.own), 4*t.n*nodes)
 	}
 	return nil
+}
+
+// moved counts what the members have read of each other's chunks, or had written for them.
+func (t *sharedTree) moved() {
+	mine := t.chunks[t.g.self].Len()
+	for _, m := range t.g.peers {
+		nodes := t.red.first[m+1] - t.red.first[m]
+		theirs := t.chunks[m].Len()
+		sent, received := theirs*len(t.own), mine*nodes
+		if t.all != nil {
+			sent, received = sent+mine, received+theirs
+		}
+		t.g.shared.moved(t.g.ranks[m], 4*sent, 4*received)
+	}
 }
 
 // run is the pipelined form.
@@ -143,16 +181,7 @@ func (t *sharedTree) run(c *Collective) error {
 			x.finish(results[(p-1)&1])
 		}
 	}
-	mine := t.chunks[g.self].Len()
-	for _, m := range g.peers {
-		nodes := t.red.first[m+1] - t.red.first[m]
-		theirs := t.chunks[m].Len()
-		sent, received := theirs*len(t.own), mine*nodes
-		if t.all != nil {
-			sent, received = sent+mine, received+theirs
-		}
-		x.moved(g.ranks[m], 4*sent, 4*received)
-	}
+	t.moved()
 	return nil
 }
 
@@ -198,12 +227,12 @@ func (t *sharedTree) add(p int, round uint64, result []byte) {
 			}
 		}
 	}
-	var also []float32
+	t.also = t.also[:0]
 	if result != nil {
-		also = floatsOf(result, 0, c.Len())
+		t.also = append(t.also, floatsOf(result, 0, c.Len()))
 	}
 	from := c.Lo - t.chunks[g.self].Lo
-	t.red.evaluate(t.mine[from:from+c.Len()], also, t.values, g.scratchFor(t.red.temps*strip))
+	t.red.evaluate(t.mine[from:from+c.Len()], t.also, t.values, g.scratchFor(t.red.temps*strip))
 }
 
 // collect copies everybody else's results of piece p.
@@ -214,9 +243,9 @@ func (t *sharedTree) collect(p int, round uint64) {
 	}
 }
 
-// evaluate adds the values of all leaves in tree order into dst, and copies that into also unless it is nil. All have
-// one length; dst may be one of the values. temp holds temps strips.
-func (r *Reduction) evaluate(dst, also []float32, values [][]float32, temp []float32) {
+// evaluate adds the values of all leaves in tree order into dst, and copies that into each of also. All have one length; dst
+// and also may be among the values. temp holds temps strips.
+func (r *Reduction) evaluate(dst []float32, also, values [][]float32, temp []float32) {
 	leaves := len(r.leaves)
 	for lo := 0; lo < len(dst); lo += strip {
 		hi := min(lo+strip, len(dst))
@@ -236,8 +265,8 @@ func (r *Reduction) evaluate(dst, also []float32, values [][]float32, temp []flo
 		if len(r.sums) == 0 {
 			copy(dst[lo:hi], values[0][lo:hi])
 		}
-		if also != nil {
-			copy(also[lo:hi], dst[lo:hi])
+		for _, a := range also {
+			copy(a[lo:hi], dst[lo:hi])
 		}
 	}
 }

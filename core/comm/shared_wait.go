@@ -248,7 +248,7 @@ func needSlot(round uint64) need {
 
 // open enters a brief collective and publishes its part; what it needs for that has been waited for.
 func (c *Collective) open(x *shared) {
-	x.enter(c.run.seq, c.h.call)
+	x.enter(c.run.seq, c.h.call, places{})
 	c.base = x.next
 	if c.local.publish == nil {
 		x.ring()
@@ -274,7 +274,7 @@ func (g *Group) carryOutShared(ctx context.Context, c *Collective) (err error, o
 		}
 		switch {
 		case !c.brief:
-			x.enter(r.seq, c.h.call)
+			x.enter(r.seq, c.h.call, c.local.places)
 		case c.local.publish != nil:
 			if err := r.await(needSlot(x.next)); err != nil {
 				return err, true

@@ -136,7 +136,7 @@ func (e *engine) allocate() error {
 		e.mem.Arenas[s] = a
 	}
 	for i := range e.plan.GradBuffers {
-		a, err := e.alloc(fmt.Sprintf("grads %d", i), e.plan.ArenaBytes[device.Grads], shared && i == 0)
+		a, err := e.allocSummed(fmt.Sprintf("grads %d", i), e.plan.ArenaBytes[device.Grads], shared && i == 0)
 		if err != nil {
 			return fmt.Errorf("allocating %d bytes for gradient buffer %d of %d: %w", e.plan.ArenaBytes[device.Grads], i+1, e.plan.GradBuffers, err)
 		}

@@ -55,6 +55,32 @@ func (e *engine) alloc(name string, bytes int64, shared bool) (device.Arena, err
 	return a, nil
 }
 
+// adopter is a device that computes in memory which somebody else has allocated.
+type adopter interface {
+	Adopt(name string, mem []byte, free func()) (device.Arena, error)
+}
+
+// allocSummed makes an arena of vectors that are summed over the ranks: where plugins need not map it, in memory that the ranks of
+// this host have mapped if there is such, so that sums are added in place.
+func (e *engine) allocSummed(name string, bytes int64, shared bool) (device.Arena, error) {
+	d, ok := e.dev.(adopter)
+	if shared || !ok || e.env.Group == nil || bytes == 0 {
+		return e.alloc(name, bytes, shared)
+	}
+	m, err := e.env.Group.Allocate(int(bytes))
+	if err != nil {
+		e.env.Observe(Event{Kind: EventNote, Text: fmt.Sprintf("%s lie in this rank's own memory and are copied to be summed: %v", name, err)})
+	}
+	if m == nil {
+		return e.alloc(name, bytes, false)
+	}
+	a, err := d.Adopt(name, m.Bytes(), m.Free)
+	if err != nil {
+		m.Free()
+	}
+	return a, err
+}
+
 // newExternals describes the plan's memory to the plugins. It starts nothing. What has happened already, by parameter, is
 // left out.
 func newExternals(e *engine, happened map[string][][2]int) (*externals, error) {

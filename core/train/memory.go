@@ -133,8 +133,9 @@ func (l *loop) memory() (planned, host, used int64) {
 	return planned, host, used
 }
 
-// peakRSS is the process's largest resident set in bytes, 0 where the system does not tell.
-func peakRSS() int64 {
+// peakRSS is the process's largest resident set in bytes, 0 where the system does not tell. foreign is how much of it belongs to
+// other ranks.
+func peakRSS(foreign int64) int64 {
 	b, err := os.ReadFile("/proc/self/status")
 	if err != nil {
 		return 0
@@ -143,7 +144,7 @@ func peakRSS() int64 {
 		if rest, ok := bytes.CutPrefix(line, []byte("VmHWM:")); ok {
 			f := bytes.Fields(rest)
 			kb, _ := strconv.ParseInt(string(f[0]), 10, 64)
-			return kb << 10
+			return kb<<10 - foreign
 		}
 	}
 	return 0

@@ -598,7 +598,11 @@ func (l *loop) finish(ctx context.Context) (*Result, error) {
 		r.Stopped = "hook"
 	}
 	planned, host, used := l.memory()
-	figures := []float64{float64(planned), float64(used), float64(peakRSS()), float64(host)}
+	var foreign int64
+	if l.env.Group != nil {
+		foreign = l.env.Group.Foreign()
+	}
+	figures := []float64{float64(planned), float64(used), float64(peakRSS(foreign)), float64(host)}
 	if l.env.World > 1 {
 		all, err := l.env.Group.AllGatherFloat64(ctx, "memory figures", figures)
 		if err != nil {

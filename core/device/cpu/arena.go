@@ -3,6 +3,7 @@ package cpu
 import (
 	"fmt"
 	"sync/atomic"
+	"unsafe"
 
 	"starling/core/device"
 )
@@ -16,6 +17,7 @@ type arena struct {
 	mem  []byte
 	high atomic.Int64  // end of the last byte that a kernel wrote, where the device tracks writes
 	held *atomic.Int64 // the count that it is part of
+	free func([]byte)  // gives the memory back
 }
 
 // held counts the bytes of arenas that exist.
@@ -34,7 +36,7 @@ func (a *arena) Size() int64 { return int64(len(a.mem)) }
 // Free implements device.Arena.
 func (a *arena) Free() {
 	a.held.Add(-int64(len(a.mem)))
-	unmap(a.mem)
+	a.free(a.mem)
 	a.mem = nil
 }
 
@@ -73,5 +75,16 @@ func (d *Device) alloc(name string, bytes int64, held *atomic.Int64) (device.Are
 		return nil, fmt.Errorf("cpu: cannot get %d bytes for arena %s: %w", bytes, name, err)
 	}
 	held.Add(bytes)
-	return &arena{mem: mem, held: held}, nil
+	return &arena{mem: mem, held: held, free: unmap}, nil
+}
+
+// Adopt makes an arena of zeroed memory that somebody else has allocated, aligned to device.Align: such as other processes have
+// mapped. Free calls free, once.
+func (d *Device) Adopt(name string, mem []byte, free func()) (device.Arena, error) {
+	if at := uintptr(unsafe.Pointer(unsafe.SliceData(mem))); at%device.Align != 0 {
+		return nil, fmt.Errorf("cpu: arena %s: memory at %#x is not aligned to %d bytes", name, at, device.Align)
+	}
+	held := &d.held.device
+	held.Add(int64(len(mem)))
+	return &arena{mem: mem, held: held, free: func([]byte) { free() }}, nil
 }

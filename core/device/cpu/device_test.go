@@ -198,3 +198,32 @@ func TestWalk(t *testing.T) {
 		}
 	}
 }
+
+// Memory that somebody else has allocated counts as the device's while an arena is made of it, and goes back once.
+func TestAdopt(t *testing.T) {
+	d, err := Open(Config{Threads: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	own, err := d.Alloc("own", 4096)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer own.Free()
+	freed := 0
+	a, err := d.Adopt("adopted", own.Bytes()[:1024], func() { freed++ })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if held, _ := d.Held(); a.Size() != 1024 || &a.Bytes()[0] != &own.Bytes()[0] || held != 4096+1024 {
+		t.Errorf("an arena of %d bytes, %d held", a.Size(), held)
+	}
+	a.Free()
+	if held, _ := d.Held(); freed != 1 || held != 4096 {
+		t.Errorf("freed %d times, %d bytes held", freed, held)
+	}
+	if _, err := d.Adopt("crooked", own.Bytes()[4:], func() {}); err == nil || !strings.Contains(err.Error(), "crooked") {
+		t.Errorf("memory that is not aligned: %v", err)
+	}
+}

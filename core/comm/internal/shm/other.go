@@ -24,6 +24,12 @@ func (s *Segment) Bytes() []byte { return nil }
 // Reserve fails.
 func (s *Segment) Reserve(int, int) error { return ErrUnsupported }
 
+// Resident returns 0.
+func (s *Segment) Resident() int64 { return 0 }
+
+// Release fails.
+func (s *Segment) Release(int, int) error { return ErrUnsupported }
+
 // Close does nothing.
 func (s *Segment) Close() error { return nil }
 

@@ -1,9 +1,12 @@
 package shm
 
 import (
+	"bytes"
 	"fmt"
 	"net"
 	"os"
+	"strconv"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -45,6 +48,7 @@ func open(f *os.File) (*Segment, error) {
 		_ = f.Close()
 		return nil, fmt.Errorf("mapping shared memory: %w", err)
 	}
+	_ = unix.Madvise(mem, unix.MADV_DONTDUMP) // most of it is addresses
 	return &Segment{f, mem}, nil
 }
 
@@ -66,6 +70,32 @@ func (s *Segment) Reserve(from, n int) error {
 		}
 		return nil
 	}
+}
+
+// Resident returns how many bytes of it this process has touched, 0 where the system does not tell.
+func (s *Segment) Resident() int64 {
+	b, err := os.ReadFile("/proc/self/smaps")
+	if err != nil {
+		return 0
+	}
+	own := false
+	for line := range bytes.Lines(b) {
+		name, rest, _ := bytes.Cut(line, []byte{' '})
+		if from, _, ok := bytes.Cut(name, []byte{'-'}); ok {
+			at, err := strconv.ParseUint(string(from), 16, 64)
+			own = err == nil && uintptr(at) == uintptr(unsafe.Pointer(unsafe.SliceData(s.mem)))
+		}
+		if own && string(name) == "Rss:" {
+			kb, _ := strconv.ParseInt(string(bytes.Fields(rest)[0]), 10, 64)
+			return kb << 10
+		}
+	}
+	return 0
+}
+
+// Release gives the pages of [from, from+n) back; they read as zeros.
+func (s *Segment) Release(from, n int) error {
+	return unix.Fallocate(int(s.file.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, int64(from), int64(n))
 }
 
 // Close unmaps the segment; its memory is freed when the last process has.
