@@ -84,7 +84,7 @@ func rendezvousConfig(t *testing.T, part string, ranks int) (Config, string) {
 	cfg := testConfig(part, ranks, -1)
 	cfg.Rendezvous = &Rendezvous{Address: "tcp:" + address, Secret: []byte(testSecret)}
 	cfg.Payload = []byte("what all must know")
-	cfg.JoinTimeout = 20 * time.Second
+	cfg.JoinTimeout = time.Minute
 	return cfg, address
 }
 
