@@ -38,9 +38,10 @@ type optimizerServer struct {
 
 // worker is what one goroutine computes with, made once: a step has very many small tasks.
 type worker struct {
-	grad   []float32
-	state  [][]float32
-	tensor Tensor
+	grad     []float32
+	state    [][]float32
+	tensor   Tensor
+	slot, at [][]float32 // parameter, each slot of state and, while they are read, the gradient: in the task's slot, and where they belong
 }
 
 type serverParam struct {
@@ -151,7 +152,8 @@ func (s *optimizerServer) mapScratch(r *pb.Scratch, tasks, most int64) error {
 		workers = 1
 	}
 	for range workers {
-		s.workers = append(s.workers, worker{grad: make([]float32, most), state: make([][]float32, len(s.manifest.Optimizer.State))})
+		n := len(s.manifest.Optimizer.State)
+		s.workers = append(s.workers, worker{grad: make([]float32, most), state: make([][]float32, n), slot: make([][]float32, n+2), at: make([][]float32, n+2)})
 	}
 	return nil
 }
@@ -239,14 +241,17 @@ func (s *optimizerServer) compute(task int64, r *pb.StepRequest, k int, stopped 
 		for i := range p.state {
 			t.State[i] = carve(hi - lo)
 		}
-		s.stage(t, p, lo, float32(r.GradScale))
+		w.stage(p, lo, hi)
 	} else {
 		copy(t.Param, p.value)
-		vec.Scale(t.Grad, p.grad, float32(r.GradScale))
+		copy(t.Grad, p.grad)
 		for i, x := range p.state {
 			t.State[i] = carve(len(x))
 			copy(t.State[i], x)
 		}
+	}
+	if r.GradScale != 1 {
+		vec.Scale(t.Grad, t.Grad, float32(r.GradScale))
 	}
 	if err := s.step(t); err != nil {
 		return status.Errorf(codes.Aborted, "Step for %s[%d:%d]%s", p.name, p.from+lo, p.from+hi, err)
@@ -255,24 +260,18 @@ func (s *optimizerServer) compute(task int64, r *pb.StepRequest, k int, stopped 
 		s.ring.Ready(task, hi-lo)
 		return nil
 	}
-	// The slot counts, not what the optimizer may have put into t.
-	return s.commit(task, number, p, lo, hi)
+	return s.commit(task, number, w, p, lo, hi)
 }
 
-// stripe is how many elements of one array are read before those of the next: all are read side by side, as a kernel that renews them
-// in place does, because memory delivers several streams faster than one after the other.
-const stripe = 256
-
-// stage copies a task's values into its slot and scales its gradient.
-func (s *optimizerServer) stage(t *Tensor, p *serverParam, lo int, scale float32) {
-	for at := 0; at < len(t.Param); at += stripe {
-		end := min(at+stripe, len(t.Param))
-		copy(t.Param[at:end], p.value[lo+at:])
-		for i, x := range p.state {
-			copy(t.State[i][at:end], x[lo+at:])
-		}
-		vec.Scale(t.Grad[at:end], p.grad[lo+at:lo+end], scale)
+// stage copies a task's values into its slot, and its gradient.
+func (w *worker) stage(p *serverParam, lo, hi int) {
+	n := len(p.state)
+	w.slot[0], w.at[0] = w.tensor.Param, p.value[lo:hi]
+	for i, x := range p.state {
+		w.slot[i+1], w.at[i+1] = w.tensor.State[i], x[lo:hi]
 	}
+	w.slot[n+1], w.at[n+1] = w.tensor.Grad, p.grad[lo:hi]
+	vec.CopyEach(w.slot, w.at)
 }
 
 // step runs the optimizer; the error is the end of a sentence.
@@ -288,23 +287,22 @@ func (s *optimizerServer) step(t *Tensor) (err error) {
 	return nil
 }
 
-// commit copies a task's result from its slot to its place, after a look at it.
-func (s *optimizerServer) commit(task int64, number int, p *serverParam, lo, hi int) error {
-	n := hi - lo
-	slot, step := floats(s.slots[number].Bytes), (4*n+63)/64*16
-	if !vec.AllFinite(slot[:n]) {
-		return notFinite("parameter "+p.name, p.from+lo, slot[:n])
-	}
-	for i := range p.state {
-		if x := slot[(i+1)*step:][:n]; !vec.AllFinite(x) {
-			return notFinite(fmt.Sprintf("state %s/%s", p.name, s.manifest.Optimizer.State[i].Name), p.from+lo, x)
+// commit copies a task's result from its slot to its place, after a look at it. What stage noted counts, not what the optimizer may
+// have put into its tensor.
+func (s *optimizerServer) commit(task int64, number int, w *worker, p *serverParam, lo, hi int) error {
+	slot, at := w.slot[:len(p.state)+1], w.at[:len(p.state)+1]
+	for i, x := range slot {
+		if vec.AllFinite(x) {
+			continue
 		}
+		what := "parameter " + p.name
+		if i > 0 {
+			what = fmt.Sprintf("state %s/%s", p.name, s.manifest.Optimizer.State[i-1].Name)
+		}
+		return notFinite(what, p.from+lo, x)
 	}
 	s.journal.Computed(number, task)
-	copy(p.value[lo:hi], slot[:n])
-	for i, x := range p.state {
-		copy(x[lo:hi], slot[(i+1)*step:][:n])
-	}
+	vec.CopyEach(at, slot)
 	s.journal.Committed(number, task)
 	return nil
 }

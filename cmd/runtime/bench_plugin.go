@@ -254,9 +254,12 @@ func middle(v []float64) float64 {
 	return v[len(v)/2]
 }
 
-// blocks runs f over all elements in the plugin's block size, on threads.
+// blockElements is about as much as a plugin computes at a time.
+const blockElements = 8 << 10
+
+// blocks runs f over all elements in blocks, on threads.
 func (b *pluginBench) blocks(threads int, f func(lo, hi int)) {
-	const size = 16 << 10
+	const size = blockElements
 	var wg sync.WaitGroup
 	n := len(b.mem[0])
 	for t := range threads {
@@ -269,17 +272,17 @@ func (b *pluginBench) blocks(threads int, f func(lo, hi int)) {
 	wg.Wait()
 }
 
-// copies does what surrounds a task that does nothing: parameter and scaled gradient into scratch memory, the look at the result, and the
+// copies does what surrounds a task that does nothing: parameter and gradient into scratch memory, the look at the result, and the
 // copy back.
 func (b *pluginBench) copies(threads int) {
-	room := sync.Pool{New: func() any { s := make([]float32, 32<<10); return &s }}
+	room := sync.Pool{New: func() any { s := make([]float32, 2*blockElements); return &s }}
 	b.blocks(threads, func(lo, hi int) {
 		s := *room.Get().(*[]float32)
-		p, g := s[:hi-lo], s[16<<10:][:hi-lo]
-		copy(p, b.mem[0][lo:hi])
-		vec.Scale(g, b.mem[2][lo:hi], 1)
-		if vec.AllFinite(p) {
-			copy(b.mem[0][lo:hi], p)
+		slot := [][]float32{s[:hi-lo], s[blockElements:][:hi-lo]}
+		at := [][]float32{b.mem[0][lo:hi], b.mem[2][lo:hi]}
+		vec.CopyEach(slot, at)
+		if vec.AllFinite(slot[0]) {
+			vec.CopyEach(at[:1], slot[:1])
 		}
 		room.Put(&s)
 	})

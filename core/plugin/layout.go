@@ -8,10 +8,9 @@ import (
 )
 
 const (
-	// taskElements is the size of an element-wise task whose result the runtime copies. journalElements is that of one which
-	// the plugin copies itself: the gradient, two slots of state and the results stay within a core's first-level cache, or nearly.
-	taskElements    = 8 << 10
-	journalElements = 2 << 10
+	// taskElements is the size of an element-wise task: gradient, two slots of state, and the results stay within a core's second-level
+	// cache, and what a task costs beside is little.
+	taskElements = 8 << 10
 	// maxScratch bounds the scratch memory of element-wise optimizers.
 	maxScratch = 8 << 20
 )
@@ -54,9 +53,7 @@ func (c *UpdaterConfig) layOut() layout {
 	elementwise := c.Use.Manifest.Optimizer.Granularity == sdk.Elementwise
 	l := layout{journal: elementwise && c.Use.Manifest.Optimizer.Journal}
 	if c.TaskElements == 0 {
-		if c.TaskElements = taskElements; l.journal {
-			c.TaskElements = journalElements
-		}
+		c.TaskElements = taskElements
 	}
 	c.Threads = max(1, c.Threads)
 	if elementwise {

@@ -452,15 +452,13 @@ func (u *Updater) take(number int64, stopped *atomic.Bool) error {
 	}
 	slot := u.whole.Bytes[u.first+int64(u.ring.Slot(number))*u.stride:]
 	whole := u.size == 0
-	type result struct{ from, to []float32 }
-	parts := make([]result, 0, 4)
+	to, from := make([][]float32, 0, 4), make([][]float32, 0, 4)
 	cut := func(p Place, n, skip int) []float32 {
 		b := u.cfg.Memories[p.Memory].Bytes[p.Offset+4*int64(skip):]
-		to := Floats(b[:4*n])
-		from := Floats(slot[:4*n])
+		result := Floats(slot[:4*n])
 		slot = slot[aligned(n):]
-		parts = append(parts, result{from, to})
-		return from
+		to, from = append(to, Floats(b[:4*n])), append(from, result)
+		return result
 	}
 	if v := cut(t.at.Value, t.hi-t.lo, t.lo); !vec.AllFinite(v) {
 		return notFinite("parameter "+t.at.Name, t.at.From+t.lo, v)
@@ -474,8 +472,12 @@ func (u *Updater) take(number int64, stopped *atomic.Bool) error {
 			return notFinite(fmt.Sprintf("state %s/%s", t.at.Name, u.cfg.Use.Manifest.Optimizer.State[i].Name), skip, v)
 		}
 	}
-	for _, p := range parts {
-		copy(p.to, p.from)
+	if whole { // state may have other sizes
+		for i := range to {
+			copy(to[i], from[i])
+		}
+	} else {
+		vec.CopyEach(to, from)
 	}
 	u.done[number] = true
 	u.ring.Free(number)

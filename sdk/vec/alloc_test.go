@@ -12,12 +12,14 @@ func TestNothingAllocates(t *testing.T) {
 		products = append(products, newProduct(r, 50, 130, 40, i&1 != 0, i&2 != 0, false))
 	}
 	x, y := normals(r, 100), normals(r, 100)
+	from, to := [][]float32{x, x}, [][]float32{y, normals(r, 100)}
 	scratch := make([]float32, GemmScratch(&products[0].GemmArgs))
 	eachSet(t, func(t *testing.T) {
 		n := testing.AllocsPerRun(10, func() {
 			for _, p := range products {
 				Gemm(&p.GemmArgs, 0, p.M, 0, p.N, scratch)
 			}
+			CopyEach(to, from)
 			Sum(x)
 			Dot(x, y)
 			SumSq64(x)

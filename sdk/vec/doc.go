@@ -47,6 +47,7 @@ package vec
 //go:generate go run -C gen . -part amx -out ../asm_amx_amd64.s -stubs ../asm_amx_amd64.go -pkg vec
 //go:generate go run -C gen . -part pairs -out ../asm_pairs_amd64.s -stubs ../asm_pairs_amd64.go -pkg vec
 //go:generate go run -C gen . -part elementwise -out ../asm_elementwise_amd64.s -stubs ../asm_elementwise_amd64.go -pkg vec
+//go:generate go run -C gen . -part copy -out ../asm_copy_amd64.s -stubs ../asm_copy_amd64.go -pkg vec
 //go:generate go run -C gen . -part half -out ../asm_half_amd64.s -stubs ../asm_half_amd64.go -pkg vec
 //go:generate go run -C gen . -part reduce -out ../asm_reduce_amd64.s -stubs ../asm_reduce_amd64.go -pkg vec
 //go:generate go run -C gen . -part rows -out ../asm_rows_amd64.s -stubs ../asm_rows_amd64.go -pkg vec

@@ -63,6 +63,7 @@ var kernelCases = []kernelCase{
 	unaryCase("GeluErf", GeluErf), unaryCase("Silu", Silu),
 	binaryCase("TanhGrad", TanhGrad), binaryCase("SigmoidGrad", SigmoidGrad), binaryCase("ReluGrad", ReluGrad),
 	binaryCase("GeluGrad", GeluGrad), binaryCase("GeluErfGrad", GeluErfGrad), binaryCase("SiluGrad", SiluGrad),
+	{"CopyEach", 3, 3, func(in, out [][]float32) []float32 { CopyEach(out, in); return nil }},
 	{"Fill", 0, 1, func(_, out [][]float32) []float32 { Fill(out[0], 3); return nil }},
 
 	{"Sum", 1, 0, func(in, _ [][]float32) []float32 { return []float32{Sum(in[0])} }},

@@ -29,6 +29,10 @@ var parts = map[string]func(){
 		avx512.elementwise()
 		avx2.elementwise()
 	},
+	"copy": func() {
+		avx512.copyEach()
+		avx2.copyEach()
+	},
 	"half": func() {
 		avx512.halves()
 		avx2.halves()
