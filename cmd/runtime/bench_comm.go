@@ -133,6 +133,9 @@ func (o benchCommOptions) parse() (ranks, sizes []int, err error) {
 		if !slices.Contains(benchOps, op) {
 			return nil, nil, fmt.Errorf("--ops %q: choose from %s", op, strings.Join(benchOps, ", "))
 		}
+		if strings.HasPrefix(op, benchFast) && slices.Contains(o.transports, "shm") {
+			return nil, nil, fmt.Errorf("--ops %q with --transports shm: in shared memory every sum is direct; choose other transports for it", op)
+		}
 	}
 	if o.rounds < 1 || o.seconds <= 0 {
 		return nil, nil, errors.New("--rounds and --seconds must be positive")

@@ -92,3 +92,52 @@ func TestSplitNote(t *testing.T) {
 		t.Errorf("without shards: %q", got)
 	}
 }
+
+// The algorithm by which gradients are summed is said once, can be forced, and is refused with the reason where it cannot be.
+func TestTheAlgorithmIsSaidAndForced(t *testing.T) {
+	recipe := recipeFile(t, strings.NewReplacer("ranks = param(", `reduction = param("reduction", "canonical")
+ranks = param(`, "timeout = 20", "timeout = 20, reduction = reduction", `"ranks", 3`, `"ranks", 4`).Replace(apartRecipe))
+	weights := ""
+	for _, c := range []struct {
+		reduction, want string
+		args            []string
+	}{
+		{"canonical", `reduction = "canonical": hierarchical for `, []string{"--hosts", "a,a,b,b"}},
+		{"hierarchical", `reduction = "hierarchical": hierarchical for `, []string{"--hosts", "a,a,b,b", "--in-process"}},
+		{"direct", `reduction = "direct": direct for `, []string{"--hosts", "a,a,b,b", "--in-process"}},
+		{"canonical", `reduction = "canonical": one round for `, nil},
+	} {
+		dir := filepath.Join(t.TempDir(), "run")
+		p := start(t, append([]string{"exec", recipe, "--run-dir", dir, "--set", "reduction=" + c.reduction}, c.args...)...)
+		if code := p.wait(t, time.Minute); code != 0 {
+			t.Fatalf("%v: exit status %d\n%s", c, code, p.stderr.String())
+		}
+		if got := strings.Count(p.stderr.String(), c.want); got != 1 {
+			t.Errorf("%v: said %d times, want once:\n%s", c, got, p.stderr.String())
+		}
+		r := readResult(t, dir)
+		if weights == "" {
+			weights = r.WeightsSHA256
+		}
+		if r.WeightsSHA256 != weights {
+			t.Errorf("%v: weights %s, want %s", c, r.WeightsSHA256, weights)
+		}
+		if b, err := os.ReadFile(filepath.Join(dir, recordFile)); err != nil || strings.Contains(string(b), `"reduction": `) {
+			t.Errorf("%v: the record tells of other bits than the canonical order's: %s %v", c, b, err)
+		}
+	}
+	for _, c := range []struct {
+		reduction, want string
+		args            []string
+	}{
+		{"hierarchical", "all ranks are on one host", nil},
+		{"hierarchical", "1 and 3", []string{"--hosts", "a,a,a,b", "--in-process"}},
+		{"ring", "the 4 ranks share memory, where every sum is direct", nil},
+	} {
+		p := start(t, append([]string{"exec", recipe, "--run-dir", filepath.Join(t.TempDir(), "run"), "--set", "reduction=" + c.reduction}, c.args...)...)
+		if code := p.wait(t, time.Minute); code != 1 {
+			t.Errorf("%v: exit status %d, want 1", c, code)
+		}
+		contains(t, p.stderr.String(), c.want, "recipe.star:", "parallel.mesh(reduction = ")
+	}
+}

@@ -321,7 +321,7 @@ func runRank(ctx context.Context, w *cluster.Worker, j job, spec *train.Spec, pr
 			}
 		}
 		var recorder *comm.Recorder
-		if env.Group, recorder, err = dataGroup(w, time.Duration(j.Timeout*float64(time.Second)), j.RunDir); err != nil {
+		if env.Group, recorder, err = dataGroup(w, spec.Mesh.Flat(), time.Duration(j.Timeout*float64(time.Second)), j.RunDir); err != nil {
 			return err
 		}
 		env.NewGroup = func(name string) (*comm.Group, error) {

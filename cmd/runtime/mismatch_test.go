@@ -26,7 +26,7 @@ func mismatchedMain() int {
 		return 1
 	}
 	dir, kind, _ := strings.Cut(os.Getenv(envMismatched), "|")
-	g, _, err := dataGroup(w, time.Minute, dir)
+	g, _, err := dataGroup(w, false, time.Minute, dir)
 	if err != nil {
 		_ = w.Fail(err)
 		return 1

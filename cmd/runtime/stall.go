@@ -18,13 +18,13 @@ import (
 
 // dataGroup makes the group of all ranks, whose members leave their stacks and last operations in the run folder when a rank is missing,
 // differs or is lost.
-func dataGroup(w *cluster.Worker, timeout time.Duration, dir string) (*comm.Group, *comm.Recorder, error) {
+func dataGroup(w *cluster.Worker, flat bool, timeout time.Duration, dir string) (*comm.Group, *comm.Recorder, error) {
 	ranks := make([]int, w.World())
 	for r := range ranks {
 		ranks[r] = r
 	}
 	recorder := comm.NewRecorder()
-	g, err := comm.NewGroup(w.Transport(), "data", ranks, comm.Options{Timeout: timeout, Recorder: recorder, OnStall: func(err error) {
+	g, err := comm.NewGroup(w.Transport(), "data", ranks, comm.Options{Timeout: timeout, Flat: flat, Recorder: recorder, OnStall: func(err error) {
 		var stall *comm.StallError
 		var mismatch *comm.MismatchError
 		var lost *comm.PeerError

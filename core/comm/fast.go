@@ -16,23 +16,39 @@ type Algorithm uint8
 
 // The algorithms.
 const (
-	Auto     Algorithm = iota // chosen by size, members and topology: Group.Choose
-	Ring                      // reduce-scatter and all-gather around a ring: 2(N-1) steps, 2(N-1)/N of the vector sent (Patarasuk and Yuan, 2009)
-	Doubling                  // recursive doubling: log2(N) steps, in each the whole vector
-	Direct                    // every member sends each owner its part: the canonical algorithms with one lane for each member
+	Auto         Algorithm = iota // chosen by size, members and topology: Group.Choose
+	Ring                          // reduce-scatter and all-gather around a ring: 2(N-1) steps, 2(N-1)/N of the vector sent (Patarasuk and Yuan, 2009)
+	Doubling                      // recursive doubling: log2(N) steps, in each the whole vector
+	Direct                        // every member sends each owner its part: canonical, or with one lane for each member
+	Hierarchical                  // the same inside each host, then between hosts: see hierarchy.go
 )
 
 // String returns the name by which a recipe asks for it.
-func (a Algorithm) String() string { return [...]string{"auto", "ring", "doubling", "direct"}[a] }
+func (a Algorithm) String() string {
+	return [...]string{"auto", "ring", "doubling", "direct", "hierarchical"}[a]
+}
 
 // ParseAlgorithm reads a name.
 func ParseAlgorithm(s string) (Algorithm, error) {
-	for a := Auto; a <= Direct; a++ {
+	for a := Auto; a <= Hierarchical; a++ {
 		if a.String() == s {
 			return a, nil
 		}
 	}
-	return 0, fmt.Errorf("no algorithm %q: choose auto, ring, doubling or direct", s)
+	return 0, fmt.Errorf("no algorithm %q: choose auto, ring, doubling, direct or hierarchical", s)
+}
+
+// Allows returns why the group cannot carry out sums by an algorithm that is asked for, or nil.
+func (g *Group) Allows(a Algorithm) error {
+	switch {
+	case (a == Ring || a == Doubling) && g.shared != nil:
+		return fmt.Errorf("%v: the %d ranks share memory, where every sum is direct; connect them in another way (--transport unix, or tcp), or do not ask for an algorithm", a, len(g.ranks))
+	case a == Hierarchical && g.hosts == nil && len(g.ranks) > 1:
+		return fmt.Errorf("%v: %s; leave the choice to the run, or declare hosts that can be summed one by one", a, g.flat)
+	case a == Direct && g.hosts != nil:
+		return fmt.Errorf("%v: the group sums host by host (Options.Flat)", a)
+	}
+	return nil
 }
 
 // What a step of a collective over connections costs, whatever it moves, and what a byte does, in seconds: the choice between
@@ -42,16 +58,26 @@ const (
 	byteCost = 1e-9
 )
 
-// Choose returns the algorithm for a vector of so many bytes. In shared memory, and where hosts of several ranks are summed
-// host by host, every sum is direct.
+// Choose returns the algorithm for a vector of so many bytes, a itself unless it is Auto. In shared memory every sum is
+// direct, and hosts of several ranks are summed host by host.
 func (g *Group) Choose(a Algorithm, bytes int) Algorithm {
-	n := len(g.ranks)
 	switch {
-	case g.shared != nil, n < 3 && a == Auto:
-		return Direct
 	case a != Auto:
 		return a
+	case g.shared != nil:
+		return Direct
 	case g.hosts != nil:
+		return Hierarchical
+	}
+	return a.Over(len(g.ranks), bytes)
+}
+
+// Over returns the algorithm for a vector of so many bytes over connections between n members, a itself unless it is Auto.
+func (a Algorithm) Over(n, bytes int) Algorithm {
+	switch {
+	case a != Auto:
+		return a
+	case n < 3:
 		return Direct
 	}
 	rounds := float64(bits.Len(uint(n)) - 1)
@@ -64,6 +90,51 @@ func (g *Group) Choose(a Algorithm, bytes int) Algorithm {
 		return Doubling
 	}
 	return Ring
+}
+
+// SentBytes returns the payload that a member sends for a vector cut into chunks, of which everybody gets all or, unless whole, its
+// chunk: a is Ring, Doubling or Direct, with one lane for each member.
+func (a Algorithm) SentBytes(rank int, chunks []Range, whole bool) int {
+	n := len(chunks)
+	all, own := extent(chunks), chunks[rank].Len()
+	switch a {
+	case Ring:
+		sent := all - own // what comes by on its way to its owner
+		if whole {
+			sent += all - chunks[(rank+1)%n].Len()
+		}
+		return 4 * sent
+	case Doubling:
+		core := 1 << (bits.Len(uint(n)) - 1)
+		times := bits.Len(uint(core)) - 1
+		if rank >= core {
+			times = 1
+		} else if rank+core < n {
+			times++
+		}
+		return 4 * times * all
+	}
+	sent := all - own
+	if whole {
+		sent += (n - 1) * own
+	}
+	return 4 * sent
+}
+
+// StagingBytes returns the staging memory of such a sum, with pieces of the default size.
+func (a Algorithm) StagingBytes(rank int, chunks []Range) int {
+	longest := 0
+	for _, c := range chunks {
+		longest = max(longest, c.Len())
+	}
+	switch a {
+	case Ring:
+		return 4 * stagingDepth * min(pieceFloats(min(DefaultPieceBytes, ringPiece)), longest)
+	case Doubling:
+		return 4 * extent(chunks)
+	}
+	lanes := Assign(len(chunks), len(chunks))
+	return newReduction(len(chunks), Tree{len(chunks)}.Root(), lanes).StagingBytes(rank, chunks, 0)
 }
 
 // PrepareAllReduceFast prepares the sum of buf over the members, in place.
@@ -81,6 +152,11 @@ func (g *Group) prepareFast(label string, a Algorithm, chunks []Range, buf []flo
 	if err := checkChunks(chunks, g.Size(), len(buf)); err != nil {
 		return nil, err
 	}
+	if a == Ring || a == Doubling {
+		if err := g.Allows(a); err != nil {
+			return nil, err
+		}
+	}
 	call := Call{Op: OpReduceScatterTree, Label: label, Bytes: 4 * int64(len(buf)), Detail: detail("fast", a, chunks)}
 	if whole {
 		call.Op = OpAllReduceTree
@@ -88,10 +164,10 @@ func (g *Group) prepareFast(label string, a Algorithm, chunks []Range, buf []flo
 	switch a = g.Choose(a, 4*len(buf)); a {
 	case Ring:
 		t := &ringReduce{chunks: chunks, buf: buf, whole: whole}
-		return g.prepare(call, t.reduce), nil
+		return g.prepare(call, t.reduce).by(Ring.String()), nil
 	case Doubling:
 		t := &doublingReduce{buf: buf}
-		return g.prepare(call, t.reduce), nil
+		return g.prepare(call, t.reduce).by(Doubling.String()), nil
 	}
 	red, err := NewReduction(g.Size(), Assign(g.Size(), g.Size()))
 	if err != nil {

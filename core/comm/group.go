@@ -46,6 +46,7 @@ type Group struct {
 	stagingPeak int // bytes, the largest need so far
 
 	hosts   *hierarchy // of its members, or nil
+	flat    string     // why it has none
 	shared  *shared    // memory that all members have mapped, or nil
 	scratch []float32  // of whoever carries out a collective there
 
@@ -96,7 +97,7 @@ func NewGroup(t Transport, name string, ranks []int, opt Options) (*Group, error
 		}
 	}
 	var err error
-	if g.hosts, err = hierarchyOf(t, name, g.ranks, g.self, opt); err != nil {
+	if g.hosts, g.flat, err = hierarchyOf(t, name, g.ranks, g.self, opt); err != nil {
 		g.shared.leave()
 		return nil, err
 	}

@@ -14,6 +14,7 @@ type Collective struct {
 	body  func(*run) error // over messages
 	local sharedBody       // over shared memory
 	brief bool             // the whole of it is one exchange of small parts
+	way   string           // how it is carried out, for people
 	// What is done with the caller's memory before this member's part is taken from it and after the end, or nil.
 	before, after func()
 	h             Handle
@@ -24,6 +25,22 @@ type Collective struct {
 	published bool // this member's part lies in shared memory already
 	resumed   bool // it has been begun, and left because a caller's context ended
 	base      uint64
+}
+
+func (c *Collective) by(way string) *Collective {
+	c.way = way
+	return c
+}
+
+// Way says how a sum is carried out: ring, doubling, hierarchical, direct, or one round.
+func (c *Collective) Way() string {
+	switch {
+	case c.way != "":
+		return c.way
+	case c.g.shared != nil && c.brief:
+		return "one round"
+	}
+	return Direct.String()
 }
 
 // Start starts the collective. The handle is the same each time; the collective may be started again once it is over.

@@ -51,49 +51,61 @@ func Neighbours(t Transport) int {
 	return n
 }
 
-// hierarchyOf returns the group's hierarchy, or nil where it has none: one host, hosts of one rank, or hosts whose ranks
-// are not equally many neighbours in the group.
-func hierarchyOf(t Transport, name string, ranks []int, self int, opt Options) (*hierarchy, error) {
+// hostsOf returns on how many hosts a group's ranks run and how many each of those has, or why they cannot be summed host by
+// host: one host, hosts of one rank, or hosts whose ranks are not equally many neighbours in the group.
+func hostsOf(t Transport, ranks []int) (hosts, each int, why string) {
 	l, ok := t.(located)
-	if !ok || opt.Flat {
-		return nil, nil
+	if !ok || l.hostOf(ranks[0]) == "" {
+		return 0, 0, "all ranks are on one host"
 	}
 	var names []string
-	each := 0
-	for m, r := range ranks {
+	var count []int
+	for _, r := range ranks {
 		h := l.hostOf(r)
-		if h == "" {
-			return nil, nil
-		}
 		if len(names) == 0 || names[len(names)-1] != h {
-			if slices.Contains(names, h) || len(names) > 0 && m != each*len(names) {
-				return nil, nil
+			if slices.Contains(names, h) {
+				return 0, 0, "the ranks of a host are not neighbours"
 			}
-			names = append(names, h)
+			names, count = append(names, h), append(count, 0)
 		}
-		if len(names) == 1 {
-			each++
-		}
+		count[len(count)-1]++
 	}
-	if len(names) < 2 || each < 2 || each*len(names) != len(ranks) {
-		return nil, nil
+	switch {
+	case len(names) == 1:
+		return 0, 0, "all ranks are on one host"
+	case slices.Min(count) != slices.Max(count):
+		return 0, 0, fmt.Sprintf("some hosts have more of the ranks than others (%d and %d)", slices.Min(count), slices.Max(count))
+	case count[0] == 1:
+		return 0, 0, "each host has one rank, and nothing to add first"
+	}
+	return len(names), count[0], ""
+}
+
+// hierarchyOf returns the group's hierarchy, or nil and why it has none.
+func hierarchyOf(t Transport, name string, ranks []int, self int, opt Options) (*hierarchy, string, error) {
+	if opt.Flat {
+		return nil, "all ranks are summed at once", nil
+	}
+	hosts, each, why := hostsOf(t, ranks)
+	if why != "" {
+		return nil, why, nil
 	}
 	opt.Flat, opt.OnStall, opt.Recorder = true, nil, nil // what is recorded is the whole group's
-	y := &hierarchy{each: each, hosts: len(names)}
+	y := &hierarchy{each: each, hosts: hosts}
 	at := self / each
 	var rail []int
-	for h := range names {
+	for h := range hosts {
 		rail = append(rail, ranks[h*each+self%each])
 	}
 	var err error
 	if y.host, err = NewGroup(t, name+", ranks of one host", ranks[at*each:(at+1)*each], opt); err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	if y.rail, err = NewGroup(t, name+", between hosts", rail, opt); err != nil {
 		_ = y.host.Close()
-		return nil, err
+		return nil, "", err
 	}
-	return y, nil
+	return y, "", nil
 }
 
 // fail ends what the group's hosts are doing for it.
@@ -149,7 +161,7 @@ func (y *hierarchy) prepareSum(g *Group, call Call, red *Reduction, own [][]floa
 		}
 		p.segments = append(p.segments, s)
 	}
-	return g.prepare(call, p.run), nil
+	return g.prepare(call, p.run).by(Hierarchical.String()), nil
 }
 
 // split parts a sum into that between hosts and those inside this one, one for each maximal subtree of its lanes.

@@ -46,7 +46,7 @@ func (y *hierarchy) prepareScatter(g *Group, call Call, red *Reduction, chunks [
 		at += len(mine)
 		p.segments = append(p.segments, y.prepareWave(wave%hierarchySegments, call.Label, inside, between, own, mine, slices))
 	})
-	return g.prepare(call, p.run), nil
+	return g.prepare(call, p.run).by(Hierarchical.String()), nil
 }
 
 // prepareWave prepares a wave of a reduce-scatter.
@@ -108,7 +108,7 @@ func (y *hierarchy) prepareGather(g *Group, call Call, chunks []Range, buf []flo
 		s.cross = y.rail.prepareGatherOf(call.Label, rail, buf)
 		p.segments = append(p.segments, s)
 	})
-	return g.prepare(call, p.run)
+	return g.prepare(call, p.run).by(Hierarchical.String())
 }
 
 // prepareGatherOf prepares an all-gather of some ranges of buf, one for each member, that need not be all of it.

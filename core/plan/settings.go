@@ -54,6 +54,9 @@ type Settings struct {
 	// Norm is the norm of the gradient that the norm segment computes, and ClipValue asks for SegmentClip.
 	Norm      Norm
 	ClipValue bool
+	// Fast gives up the canonical order of the sum over ranks, by Algorithm: a rank then sends one vector, whatever its lanes.
+	Fast      bool
+	Algorithm comm.Algorithm
 	// Compress says how gradients are compressed on their way between ranks.
 	Compress compress.Config
 	// LossRows is the rows of a chunk of logits. 0 takes the default, and chunks only where logits are large; below 0 there are no

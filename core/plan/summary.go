@@ -2,6 +2,8 @@ package plan
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	"starling/core/comm"
@@ -49,8 +51,9 @@ type Summary struct {
 	world, buckets, rounds, sums int
 	shard                        int // ranks that keep one copy of the parameters, where they are not all
 	passing                      bool
-	compressed                   string // how, or ""
-	denseBytes                   int64  // what would be sent of gradients without it
+	compressed                   string                 // how, or ""
+	algorithms                   map[comm.Algorithm]int // outside the canonical order, how many buckets each sums over connections
+	denseBytes                   int64                  // what would be sent of gradients without it
 }
 
 // Summary computes the plan's figures.
@@ -144,6 +147,10 @@ func (s *Summary) communication(p *Plan) {
 // dense counts a bucket that is not compressed.
 func (s *Summary) dense(p *Plan, b Bucket) {
 	rank, red := p.Settings.Rank, p.ReductionFor(b, p.Reduction)
+	if p.Settings.Fast {
+		s.fast(p, b)
+		return
+	}
 	if b.Unit < 0 {
 		chunks := comm.Chunks(b.Place.Shape.Numel(), p.Settings.World, comm.ChunkAlign)
 		s.SentBytes += int64(red.SentBytes(rank, chunks))
@@ -164,6 +171,31 @@ func (s *Summary) dense(p *Plan, b Bucket) {
 			}
 		}
 	}
+}
+
+// fast counts a bucket that is summed outside the canonical order, over connections.
+func (s *Summary) fast(p *Plan, b Bucket) {
+	n, rank := b.Place.Shape.Numel(), p.Settings.Rank
+	a := p.Settings.Algorithm.Over(p.Settings.World, 4*n)
+	chunks := comm.Chunks(n, p.Settings.World, comm.ChunkAlign)
+	if b.Unit >= 0 {
+		chunks = p.Units[b.Unit].Chunks
+	}
+	s.SentBytes += int64(a.SentBytes(rank, chunks, b.Unit < 0))
+	s.StagingBytes = max(s.StagingBytes, int64(a.StagingBytes(rank, chunks)))
+	if s.algorithms == nil {
+		s.algorithms = map[comm.Algorithm]int{}
+	}
+	s.algorithms[a]++
+}
+
+// way names the algorithms of a sum outside the canonical order.
+func (s Summary) way() string {
+	var parts []string
+	for _, a := range slices.Sorted(maps.Keys(s.algorithms)) {
+		parts = append(parts, fmt.Sprintf("%v for %d", a, s.algorithms[a]))
+	}
+	return strings.Join(parts, ", ")
 }
 
 func (s *Summary) stage(red *comm.Reduction, rank int, chunks []comm.Range) {
@@ -282,12 +314,10 @@ func (s Summary) String() string {
 func (s Summary) price() string {
 	switch {
 	case s.compressed != "":
-		gathered := ""
-		if s.GatherSentBytes > 0 {
-			gathered = ", parameters completed with " + bytesString(s.GatherSentBytes)
-		}
 		return fmt.Sprintf("compressed by %s to %s (%.1f%% of what it would be)%s", s.compressed, bytesString(s.SentBytes-s.GatherSentBytes),
-			100*float64(s.SentBytes-s.GatherSentBytes)/float64(s.denseBytes), gathered)
+			100*float64(s.SentBytes-s.GatherSentBytes)/float64(s.denseBytes), s.completed())
+	case s.algorithms != nil:
+		return fmt.Sprintf("over connections by %s of them (%.2f times the gradient)%s", s.way(), float64(s.SentBytes-s.GatherSentBytes)/float64(s.GradientBytes), s.completed())
 	case s.rounds > 1:
 		return fmt.Sprintf("each of %d rounds of lanes sent to its owners (%.2f times the gradient), parameters completed with %s%s",
 			s.rounds, float64(s.SentBytes-s.GatherSentBytes)/float64(s.GradientBytes), bytesString(s.GatherSentBytes), s.within())
@@ -300,6 +330,14 @@ func (s Summary) price() string {
 	}
 	return fmt.Sprintf("%.2f times that, because this rank's lanes fall into %d subtrees of the sum (one subtree on each rank would need %.2f)",
 		float64(s.SentBytes)/float64(s.GradientBytes), s.Subtrees, 2*float64(s.world-1)/float64(s.world))
+}
+
+// completed says what completing parameters sends, where it does.
+func (s Summary) completed() string {
+	if s.GatherSentBytes == 0 {
+		return ""
+	}
+	return ", parameters completed with " + bytesString(s.GatherSentBytes)
 }
 
 // within says among how many ranks parameters are completed, where they are not all.

@@ -31,13 +31,15 @@ func (s *Spec) compressible() error {
 	if err := c.Validate(); err != nil {
 		return fmt.Errorf("%s: %w", name, err)
 	}
-	if _, fast, err := s.Mesh.fastAlgorithm(); fast && err == nil {
+	if _, fast, err := s.Mesh.algorithm(); fast && err == nil {
 		return fmt.Errorf("%s with parallel.mesh(reduction = %q): compressed gradients have a way of their own, by the owners of chunks; leave reduction away", name, s.Mesh.Reduction)
 	}
 	if s.Reduce != "" {
 		return fmt.Errorf("%s with reduce_dtype = %q: compressed gradients are added in float32 by their owners; use one of the two", name, s.Reduce)
 	}
 	switch {
+	case c.Kind == compress.PowerSGD && s.Mesh.Reduction == comm.Hierarchical.String():
+		return fmt.Errorf("compress.powersgd with parallel.mesh(reduction = %q): its factors, which are small, are summed over all ranks at once; leave reduction away", s.Mesh.Reduction)
 	case c.Kind == compress.PowerSGD && s.Mesh.Zero >= 2:
 		return fmt.Errorf("compress.powersgd with parallel.mesh(zero = %d): it adds factors of whole matrices on every rank, and gradients that are sharded are whole on none; use zero = 1 or 0, or compress.int8()", s.Mesh.Zero)
 	case c.Kind == compress.DGC && s.Mesh.Zero >= 2:

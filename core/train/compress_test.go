@@ -207,7 +207,7 @@ func unsent(t *testing.T, w *cluster.Worker, c *checkpoint.Checkpoint, cfg compr
 	s := testSpec(t)
 	compressed(s, cfg)
 	s.Mesh.Data, s.Mesh.Zero, s.Mesh.BucketMB = ranks, stage, 0.01 // other buckets, too
-	env := Env{Rank: w.Rank(), World: ranks, Device: dev, Threads: 1}
+	env := Env{Rank: w.Rank(), World: ranks, Device: dev, Threads: 1, Observe: func(Event) {}}
 	if ranks > 1 {
 		all := make([]int, ranks)
 		for i := range all {

@@ -66,6 +66,11 @@ type ioField struct {
 
 // newEngine traces, plans, allocates and binds.
 func newEngine(s *Spec, env *Env) (*engine, error) {
+	if env.World > 1 {
+		if err := s.Mesh.reachable(env.Group); err != nil {
+			return nil, s.errorf("mesh", "%v", err)
+		}
+	}
 	p, err := Plan(s, env.World, env.Rank)
 	if err != nil {
 		return nil, err
@@ -116,8 +121,8 @@ func newEngine(s *Spec, env *Env) (*engine, error) {
 		e.close()
 		return nil, err
 	}
-	if note := reductionNote(s.Mesh, p, env.Group); note != "" && env.Rank == 0 {
-		env.Observe(Event{Kind: EventNote, Text: note})
+	if env.World > 1 && env.Rank == 0 {
+		env.Observe(Event{Kind: EventNote, Text: reductionNote(s.Mesh, e.collect.buckets)})
 	}
 	return e, nil
 }

@@ -22,6 +22,8 @@ type exchange interface {
 	wait(ctx context.Context, trace *StepTrace) error
 	// forget drops what was started: a step that failed will not wait for it.
 	forget()
+	// way names the algorithm.
+	way() string
 }
 
 // bucketParts is what an exchange works on.
@@ -44,7 +46,7 @@ func newExchange(m Mesh, env *Env, p *plan.Plan, dev device.Device, b plan.Bucke
 	if p.Rounds != nil {
 		return newRoundSums(env, p, dev, b, k, sums, prepare)
 	}
-	a, fast, err := m.fastAlgorithm()
+	a, fast, err := m.algorithm()
 	if fast || err != nil {
 		if err != nil {
 			return nil, err
@@ -151,6 +153,8 @@ func (t *treeSums) wait(ctx context.Context, trace *StepTrace) error {
 }
 
 func (t *treeSums) forget() { t.handles = t.handles[:0] }
+
+func (t *treeSums) way() string { return t.turns[0].collectives[0].Way() }
 
 // await waits for a collective and notes when it ran.
 func (t *StepTrace) await(ctx context.Context, h *comm.Handle) error {

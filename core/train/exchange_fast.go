@@ -1,13 +1,13 @@
 package train
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
 	"strings"
 
 	"starling/core/comm"
-	"starling/core/plan"
 	"starling/sdk/vec"
 )
 
@@ -17,27 +17,49 @@ const (
 	ReductionFast      = "fast"
 )
 
-// fastAlgorithm returns how gradients are summed outside the canonical order; ok is false where they are summed in it.
-func (m Mesh) fastAlgorithm() (a comm.Algorithm, ok bool, err error) {
+// algorithm returns how gradients are summed: fast says outside the canonical order.
+func (m Mesh) algorithm() (a comm.Algorithm, fast bool, err error) {
 	switch m.Reduction {
 	case "", ReductionCanonical:
 		return comm.Auto, false, nil
 	case ReductionFast:
 		return comm.Auto, true, nil
-	case comm.Ring.String(), comm.Doubling.String():
+	case comm.Direct.String(), comm.Hierarchical.String(), comm.Ring.String(), comm.Doubling.String():
 		a, err = comm.ParseAlgorithm(m.Reduction)
-		return a, true, err
+		return a, a == comm.Ring || a == comm.Doubling, err
 	}
-	return 0, false, fmt.Errorf("parallel.mesh(reduction = %q): must be %q, %q, or an algorithm to force: %q or %q", m.Reduction, ReductionCanonical, ReductionFast, comm.Ring, comm.Doubling)
+	return 0, false, fmt.Errorf("parallel.mesh(reduction = %q): must be %q, or to force one of its algorithms %q or %q; outside the canonical order %q, %q or %q",
+		m.Reduction, ReductionCanonical, comm.Direct, comm.Hierarchical, ReductionFast, comm.Ring, comm.Doubling)
 }
+
+// Canonical reports whether gradients are summed in the canonical order, by whatever algorithm.
+func (m Mesh) Canonical() bool {
+	_, fast, err := m.algorithm()
+	return !fast && err == nil
+}
+
+// Flat reports whether sums over several hosts are to be made at once (comm.Options.Flat).
+func (m Mesh) Flat() bool { return m.Reduction == comm.Direct.String() }
 
 // checkReduction reports a reduction that does not exist, or that cannot work.
 func (m Mesh) checkReduction() error {
-	_, fast, err := m.fastAlgorithm()
+	_, fast, err := m.algorithm()
 	if err == nil && fast && m.Zero >= 2 {
 		err = fmt.Errorf("parallel.mesh(reduction = %q, zero = %d): under zero 2 and 3 ranks add lane by lane in the order of the tree; use zero = 0 or 1, or reduction = %q", m.Reduction, m.Zero, ReductionCanonical)
 	}
 	return err
+}
+
+// reachable reports an algorithm that is asked for and that the ranks of g, as they are connected, cannot carry out.
+func (m Mesh) reachable(g *comm.Group) error {
+	a, _, err := m.algorithm()
+	if err == nil && a != comm.Auto {
+		err = g.Allows(a)
+	}
+	if err != nil {
+		return fmt.Errorf("parallel.mesh(reduction = %q): %w", m.Reduction, err)
+	}
+	return nil
 }
 
 // fastSums adds this rank's subtrees to one vector, and sums those over the ranks outside the canonical order.
@@ -76,20 +98,22 @@ func (f *fastSums) wait(ctx context.Context, trace *StepTrace) error {
 
 func (f *fastSums) forget() { f.handle = nil }
 
-// reductionNote says how the buckets are summed, "" where that is in the canonical order.
-func reductionNote(m Mesh, p *plan.Plan, g *comm.Group) string {
-	a, fast, err := m.fastAlgorithm()
-	if err != nil || !fast || g == nil {
-		return ""
-	}
+func (f *fastSums) way() string { return f.collective.Way() }
+
+// reductionNote says how the buckets are summed.
+func reductionNote(m Mesh, buckets []exchange) string {
 	count := map[string]int{}
-	for _, b := range p.Buckets {
-		count[g.Choose(a, int(b.Place.Bytes())).String()]++
+	for _, b := range buckets {
+		count[b.way()]++
 	}
 	var parts []string
 	for name, n := range count {
-		parts = append(parts, fmt.Sprintf("%s for %d of %d gradient buckets", name, n, len(p.Buckets)))
+		parts = append(parts, fmt.Sprintf("%s for %d of %d gradient buckets", name, n, len(buckets)))
 	}
 	slices.Sort(parts)
-	return fmt.Sprintf("reduction = %q: %s; the weights depend on the number of ranks and on how they are connected", m.Reduction, strings.Join(parts, ", "))
+	text := fmt.Sprintf("reduction = %q: %s", cmp.Or(m.Reduction, ReductionCanonical), strings.Join(parts, ", "))
+	if !m.Canonical() {
+		text += "; the weights depend on the number of ranks and on how they are connected"
+	}
+	return text
 }

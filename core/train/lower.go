@@ -57,6 +57,7 @@ func Plan(s *Spec, world, rank int) (*plan.Plan, error) {
 
 // settings are the plan's, from the spec.
 func (s *Spec) settings(world, rank int) plan.Settings {
+	algorithm, fast, _ := s.Mesh.algorithm()
 	return plan.Settings{
 		World: world, Rank: rank,
 		Lanes: s.Data.LaneCount(), MicroBatches: s.Data.MicroBatches(),
@@ -78,6 +79,8 @@ func (s *Spec) settings(world, rank int) plan.Settings {
 		Norm:               s.NormType,
 		ClipValue:          s.ClipValue > 0,
 		Compress:           s.compression(),
+		Fast:               fast,
+		Algorithm:          algorithm,
 		Update: func(a graph.ParamAttrs) (plan.Update, error) {
 			o := s.applied()
 			if t, ok := o.(optim.Taker); ok {

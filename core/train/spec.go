@@ -116,8 +116,8 @@ type Mesh struct {
 	OffloadWork  bool    // with Offload, activations too, between the passes
 	Recompute    plan.Recompute
 	LossRows     int // rows of a chunk of logits, 0: chosen by their number, below 0: all at once
-	// Reduction is how gradients are summed over the ranks: "" or ReductionCanonical in the tree's order; ReductionFast, or an
-	// algorithm's name, outside it. It changes bits, and is part of the recipe's digest.
+	// Reduction is how gradients are summed over the ranks: "" or ReductionCanonical in the tree's order, as is what comm.Direct and
+	// comm.Hierarchical force; ReductionFast, or the name of another algorithm, outside it, which changes bits and is part of the recipe's digest.
 	Reduction string
 	// Compress is how gradients are compressed on their way, which does change bits: with it they depend on the rest of the placement too.
 	Compress  compress.Config
@@ -217,7 +217,7 @@ func (s *Spec) Validate() error {
 		bad("mesh", "parallel.mesh: timeout = %v s must lie between 0.001 and 10,000,000, bucket_mb = %v and first_bucket_mb = %v between 0 and 1,000,000, threads = %d between 0 and 1024",
 			m.TimeoutSec, m.BucketMB, m.FirstBucket, m.Threads)
 	}
-	if _, fast, err := s.Mesh.fastAlgorithm(); err == nil && fast && s.Reduce != "" {
+	if _, fast, err := s.Mesh.algorithm(); err == nil && fast && s.Reduce != "" {
 		bad("mesh", "parallel.mesh(reduction = %q): sums in reduce_dtype = %q are rounded at every node of the canonical tree; use one of the two", s.Mesh.Reduction, s.Reduce)
 	}
 	if err := s.Mesh.checkReduction(); err != nil {
