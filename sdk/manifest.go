@@ -322,7 +322,8 @@ var (
 	reservedSchedule = []string{"name", "total"}
 )
 
-// Validate reports everything that is wrong with a manifest.
+// Validate reports everything that is wrong with a manifest. One that says of no kind what it is may be right: Serve takes the kind from the
+// plugin's type. Describe looks at that too.
 func (m Manifest) Validate() error {
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
@@ -335,11 +336,15 @@ func (m Manifest) Validate() error {
 	if strings.Contains(m.Doc, "\n") {
 		bad("doc has several lines: give one")
 	}
-	if k := m.kinds(); len(k) != 1 {
-		bad("the manifest must be that of an optimizer, of a sink, of a schedule or of a compressor, and it is that of %d of them", len(k))
+	kinds := m.kinds()
+	if len(kinds) > 1 {
+		bad("the manifest must be that of an optimizer, of a sink, of a schedule or of a compressor, and it is that of %d of them", len(kinds))
 	}
 	taken := reserved
-	if m.Schedule {
+	switch {
+	case len(kinds) == 0:
+		taken = taken[:1]
+	case m.Schedule:
 		taken = reservedSchedule
 	}
 	seen := map[string]bool{}

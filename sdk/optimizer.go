@@ -1,6 +1,7 @@
 package sdk
 
 import (
+	"maps"
 	"sync"
 	"sync/atomic"
 )
@@ -80,14 +81,29 @@ type panicked struct{ value any }
 // Hypers are the hyper-parameters of a run, every one of the manifest. Asking for one that the manifest does not have panics.
 type Hypers struct{ values map[string]any }
 
-// NewHypers is for tests of optimizers: the manifest's defaults, with values in their place where given.
+// NewHypers is for tests: the manifest's defaults, with values in their place where given. It panics for values that a recipe could not give.
 func NewHypers(m Manifest, values map[string]any) Hypers {
 	h := Hypers{map[string]any{}}
+	given := maps.Clone(values)
 	for _, x := range m.Hypers {
-		h.values[x.Name] = x.Default
-		if v, ok := values[x.Name]; ok {
-			h.values[x.Name] = v
+		v, ok := given[x.Name]
+		if !ok {
+			h.values[x.Name] = x.Default
+			continue
 		}
+		delete(given, x.Name)
+		if n, ok := v.(int); ok && x.Type == TypeInt {
+			v = int64(n)
+		} else if ok && x.Type == TypeFloat {
+			v = float64(n)
+		}
+		if err := x.Check(v); err != nil {
+			panic("NewHypers: " + err.Error())
+		}
+		h.values[x.Name] = v
+	}
+	for name := range given {
+		panic("NewHypers: the manifest has no hyper-parameter " + name)
 	}
 	return h
 }

@@ -47,7 +47,7 @@ type Credentials struct {
 // Serve serves the plugin to the runtime that started this program, and does not return before the runtime is done with it.
 // Whatever the program prints goes to the run's log.
 func Serve(p Plugin) {
-	m, err := described(p)
+	m, err := Describe(p)
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "plugin %s cannot be served: %v\n", m.Name, err)
 		os.Exit(1)
@@ -80,8 +80,9 @@ func Serve(p Plugin) {
 	})
 }
 
-// described returns the manifest, with what the plugin's type says filled in.
-func described(p Plugin) (m Manifest, err error) {
+// Describe returns the manifest as Serve hands it to the runtime, with what the plugin's type says filled in, and reports everything that is wrong with
+// it. A plugin's own tests call it.
+func Describe(p Plugin) (m Manifest, err error) {
 	defer func() {
 		if x := recover(); x != nil {
 			err = fmt.Errorf("Manifest panicked: %v", x)
@@ -90,14 +91,15 @@ func described(p Plugin) (m Manifest, err error) {
 	m = p.Manifest()
 	switch p.(type) {
 	case Optimizer:
-		if _, ok := p.(Upgrader); !ok && m.Optimizer != nil && len(m.Optimizer.UpgradesFrom) > 0 {
+		if m.Optimizer == nil {
+			return m, fmt.Errorf("%T is an optimizer, and its manifest has no Optimizer, which says how it sees parameters and what state it keeps", p)
+		}
+		if _, ok := p.(Upgrader); !ok && len(m.Optimizer.UpgradesFrom) > 0 {
 			return m, fmt.Errorf("the manifest says that it upgrades from %s, and %T has no method Upgrade", strings.Join(m.Optimizer.UpgradesFrom, ", "), p)
 		}
-		if m.Optimizer != nil {
-			info := *m.Optimizer
-			info.Journal = info.Granularity == Elementwise
-			m.Optimizer = &info
-		}
+		info := *m.Optimizer
+		info.Journal = info.Granularity == Elementwise
+		m.Optimizer = &info
 	case Sink:
 		m.Sink = true
 	case Schedule:

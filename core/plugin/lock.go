@@ -49,7 +49,7 @@ func ReadLock(dir string) (*Lock, error) {
 			return nil, fmt.Errorf("lock file %s: the entry of %q has another plugin's manifest", l.path, name)
 		}
 		p.Manifest = restored(p.Manifest)
-		if err := p.Manifest.Validate(); err != nil {
+		if err := usable(p.Manifest); err != nil {
 			return nil, fmt.Errorf("lock file %s: manifest of %q: %w", l.path, name, err)
 		}
 	}

@@ -99,7 +99,7 @@ func describe(ctx context.Context, f Found) (sdk.Manifest, error) {
 
 // checked is a manifest that may be used under the plugin's file name.
 func checked(m sdk.Manifest, f Found) error {
-	err := m.Validate()
+	err := usable(m)
 	if err == nil && m.Name != f.Name {
 		err = fmt.Errorf("it calls itself %q: rename the file or the plugin", m.Name)
 	}
@@ -107,6 +107,15 @@ func checked(m sdk.Manifest, f Found) error {
 		return fmt.Errorf("plugin %s: its manifest cannot be used: %w", f.Path, err)
 	}
 	return nil
+}
+
+// usable reports what is wrong with a manifest that has come from outside.
+func usable(m sdk.Manifest) error {
+	err := m.Validate()
+	if err == nil && m.Kind() == "" {
+		err = errors.New("the manifest must be that of an optimizer, of a sink, of a schedule or of a compressor, and it is that of none")
+	}
+	return err
 }
 
 // verify reports a plugin whose file is no longer the one that was resolved.

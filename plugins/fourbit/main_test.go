@@ -11,9 +11,8 @@ import (
 func made(t *testing.T, block int) (*fourbit, sdk.Layout) {
 	t.Helper()
 	f := &fourbit{}
-	m := f.Manifest()
-	m.Compressor = true // as Serve does
-	if err := m.Validate(); err != nil {
+	m, err := sdk.Describe(f)
+	if err != nil {
 		t.Fatal(err)
 	}
 	l, err := f.Setup(sdk.NewHypers(m, map[string]any{"block": int64(block)}))

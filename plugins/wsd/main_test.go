@@ -9,9 +9,8 @@ import (
 
 func TestShape(t *testing.T) {
 	w := &wsd{}
-	m := w.Manifest()
-	m.Schedule = true // as Serve does
-	if err := m.Validate(); err != nil {
+	m, err := sdk.Describe(w)
+	if err != nil {
 		t.Fatal(err)
 	}
 	begin := func(total int, values map[string]any) error { return w.Begin(sdk.NewHypers(m, values), total) }
