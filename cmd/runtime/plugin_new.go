@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -29,30 +28,24 @@ const pipInstall = `python3 -m pip install numpy grpcio "protobuf>=7.35.1"`
 type pluginKind struct {
 	name, article string
 	use           string // in a recipe
-	python        bool   // the Python SDK has it
 }
 
 var pluginKinds = []pluginKind{
-	{"optimizer", "An optimizer", `optimizer = plugin.optimizer("NAME", lr = 0.01)`, true},
-	{"whole-tensor", "A whole-tensor optimizer", `optimizer = plugin.optimizer("NAME", lr = 0.01)`, true},
-	{"compressor", "A compressor", `parallel = parallel.mesh(data = 2, compress = plugin.compressor("NAME"))`, false},
-	{"schedule", "A schedule", `optimizer = optim.adamw(lr = plugin.schedule("NAME", total = steps))`, false},
-	{"sink", "A sink", `plugin.sink("NAME")`, false},
+	{"optimizer", "An optimizer", `optimizer = plugin.optimizer("NAME", lr = 0.01)`},
+	{"whole-tensor", "A whole-tensor optimizer", `optimizer = plugin.optimizer("NAME", lr = 0.01)`},
+	{"compressor", "A compressor", `parallel = parallel.mesh(data = 2, compress = plugin.compressor("NAME"))`},
+	{"schedule", "A schedule", `optimizer = optim.adamw(lr = plugin.schedule("NAME", total = 1000))`},
+	{"sink", "A sink", `plugin.sink("NAME")`},
 }
 
-// kindNamed finds a kind that a language has.
-func kindNamed(name, lang string) (pluginKind, error) {
-	var all, python []string
+// kindNamed finds a kind.
+func kindNamed(name string) (pluginKind, error) {
+	var all []string
 	for _, k := range pluginKinds {
-		if all = append(all, k.name); k.python {
-			python = append(python, k.name)
-		}
-		if k.name == name && (k.python || lang != "python") {
+		if k.name == name {
 			return k, nil
 		}
-	}
-	if slices.Contains(all, name) {
-		return pluginKind{}, &exitError{2, fmt.Errorf("--kind %s --lang python: the Python SDK has %s; write this one in Go, or in any language that has gRPC (docs/plugins.md, The protocol)", name, strings.Join(python, " and "))}
+		all = append(all, k.name)
 	}
 	return pluginKind{}, &exitError{2, fmt.Errorf("--kind %s: must be one of %s", name, strings.Join(all, ", "))}
 }
@@ -63,8 +56,7 @@ func newPluginNew() *cobra.Command {
 		Use:   "new NAME",
 		Short: "Begin a plugin",
 		Long: `Make a folder with a plugin that builds, passes its tests and trains, to be replaced: gradient descent with momentum, or by --kind something as short
-of another kind. A Go plugin gets the SDK's sources beside it; --sdk uses a checkout instead. A Python plugin is an optimizer or a whole-tensor optimizer, and needs
-numpy, grpcio and protobuf:
+of another kind. A Go plugin gets the SDK's sources beside it; --sdk uses a checkout instead. A Python plugin needs numpy, grpcio and protobuf:
 
     ` + pipInstall,
 		Args: one("name"),
@@ -77,7 +69,7 @@ numpy, grpcio and protobuf:
 			if lang != "go" && lang != "python" {
 				return &exitError{2, fmt.Errorf("--lang %s: must be go or python", lang)}
 			}
-			k, err := kindNamed(kind, lang)
+			k, err := kindNamed(kind)
 			if err != nil {
 				return err
 			}
@@ -109,6 +101,7 @@ type newProject struct {
 	path, name string
 	kind       pluginKind
 	commands   string // what to do next
+	note       string // of the README
 }
 
 // fill writes a template of the plugin's kind, or one that all share, into a file.
@@ -120,8 +113,15 @@ func (p *newProject) fill(file string) error {
 	if err != nil {
 		return err
 	}
-	text := strings.NewReplacer("NAME", p.name, "COMMANDS", p.commands, "KIND", p.kind.article, "USE", strings.ReplaceAll(p.kind.use, "NAME", p.name)).Replace(string(b))
+	text := strings.NewReplacer("NAME", p.name, "COMMANDS", p.commands, "NOTE", p.note, "KIND", p.kind.article, "USE", strings.ReplaceAll(p.kind.use, "NAME", p.name)).Replace(string(b))
 	return os.WriteFile(filepath.Join(p.path, file), []byte(text), 0o644)
+}
+
+// next fills in the commands that come next, all to be run where the plugin was made; PATH stands for its folder.
+func (p *newProject) next(test ...string) {
+	for _, c := range append(test, "runtime plugin test PATH", "runtime plugin install PATH") {
+		p.commands += "    " + strings.ReplaceAll(c, "PATH", plugin.Quoted(p.path)) + "\n"
+	}
 }
 
 func (p *newProject) goPlugin(sdkPath string) error {
@@ -161,13 +161,14 @@ func (p *newProject) goPlugin(sdkPath string) error {
 		indirect.WriteString(line)
 	}
 	gomod := fmt.Sprintf("module %s\n\ngo 1.26.0\n\nrequire starling/sdk v0.0.0\n\n%s\nreplace starling/sdk => %s\n", p.name, &indirect, replace)
-	p.commands = fmt.Sprintf("    cd %[1]s && go test ./...\n    runtime plugin test %[1]s\n    runtime plugin install %[1]s\n", p.path)
+	p.next("go -C PATH test ./...")
 	return errors.Join(p.fill("main.go"), p.fill("main_test.go"), p.fill("README.md"),
 		os.WriteFile(filepath.Join(p.path, "go.mod"), []byte(gomod), 0o644), os.WriteFile(filepath.Join(p.path, "go.sum"), sum, 0o644))
 }
 
 func (p *newProject) pythonPlugin() error {
-	p.commands = fmt.Sprintf("    %[2]s\n    cd %[1]s && python3 -m unittest plugin_test\n    runtime plugin test %[1]s\n    runtime plugin install %[1]s\n", p.path, pipInstall)
+	p.note = " It is run by the `python3` of `PATH`, or by the interpreter that `" + plugin.EnvPython + "` names by its absolute path."
+	p.next(pipInstall, "(cd PATH && python3 -m unittest plugin_test)")
 	run := "{\n  \"command\": [\"${python}\", \"plugin.py\"]\n}\n"
 	return errors.Join(unpack(p.path, "python"), p.fill("plugin.py"), p.fill("plugin_test.py"), p.fill("README.md"),
 		os.WriteFile(filepath.Join(p.path, plugin.FolderFile), []byte(run), 0o644))

@@ -11,48 +11,68 @@ import (
 	"starling/core/plugin"
 )
 
-// Whatever kind of plugin is begun builds, passes its own tests and keeps the runtime's promises as it is.
+// wants are lines that plugin test prints for each kind.
+var wants = map[string][]string{
+	"optimizer":    {"ok   takes steps", "ok   is element-wise", "ok   has no hidden state", "ok   recovers"},
+	"whole-tensor": {"ok   takes steps", "ok   has no hidden state", "ok   recovers"},
+	"compressor":   {"ok   encodes and decodes", "ok   delivers a gradient", "ok   recovers"},
+	"schedule":     {"ok   gives finite rates", "ok   is deterministic"},
+	"sink":         {"ok   takes the figures", "ok   goes on after a resume"},
+}
+
+// Whatever kind of plugin is begun, in either language, builds, passes its own tests and keeps the runtime's promises as it is.
 func TestNewPluginKinds(t *testing.T) {
 	sdk, err := filepath.Abs(filepath.Join("..", "..", "sdk")) // one copy for all, so that it is built once
 	if err != nil {
 		t.Fatal(err)
 	}
-	for kind, wants := range map[string][]string{
-		"whole-tensor": {"ok   takes steps", "ok   has no hidden state", "ok   recovers"},
-		"compressor":   {"ok   encodes and decodes", "ok   delivers a gradient", "ok   recovers"},
-		"schedule":     {"ok   gives finite rates", "ok   is deterministic"},
-		"sink":         {"ok   takes the figures", "ok   goes on after a resume"},
-	} {
-		t.Run(kind, func(t *testing.T) {
-			home := filepath.Join(t.TempDir(), "my-"+kind)
-			newAt(t, home, "--kind", kind, "--sdk", sdk)
-			cmd := exec.Command("go", "test", "./...")
-			cmd.Dir = home
-			cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=-mod=readonly", "CGO_ENABLED=0")
-			if out, err := cmd.CombinedOutput(); err != nil {
-				t.Fatalf("its own tests: %v\n%s", err, out)
-			}
-			p := start(t, "plugin", "test", home)
-			if code := p.wait(t, time.Minute); code != 0 {
-				t.Fatalf("plugin test: exit status %d\n%s%s", code, p.stdout.String(), p.stderr.String())
-			}
-			contains(t, p.stdout.String(), wants...)
-			b, err := os.ReadFile(filepath.Join(home, "README.md"))
-			if err != nil {
-				t.Fatal(err)
-			}
-			contains(t, string(b), "# my-"+kind, `("my-`+kind+`"`)
-		})
+	t.Run("Go", func(t *testing.T) {
+		for _, k := range pluginKinds {
+			t.Run(k.name, func(t *testing.T) {
+				newPluginOf(t, k.name, []string{"go", "test", "./..."}, "--sdk", sdk)
+			})
+		}
+	})
+	t.Run("Python", func(t *testing.T) {
+		interpreter := python(t)
+		for _, k := range pluginKinds {
+			t.Run(k.name, func(t *testing.T) {
+				newPluginOf(t, k.name, []string{interpreter, "-m", "unittest", "plugin_test"}, "--lang", "python")
+			})
+		}
+	})
+}
+
+// newPluginOf begins a plugin and runs its own tests and plugin test.
+func newPluginOf(t *testing.T, kind string, tests []string, flags ...string) {
+	t.Helper()
+	home := filepath.Join(t.TempDir(), "my-"+kind)
+	newAt(t, home, append([]string{"--kind", kind}, flags...)...)
+	cmd := exec.Command(tests[0], tests[1:]...)
+	cmd.Dir = home
+	cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=-mod=readonly", "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("its own tests: %v\n%s", err, out)
 	}
+	p := start(t, "plugin", "test", home)
+	if code := p.wait(t, 2*time.Minute); code != 0 {
+		t.Fatalf("plugin test: exit status %d\n%s%s", code, p.stdout.String(), p.stderr.String())
+	}
+	contains(t, p.stdout.String(), wants[kind]...)
+	b, err := os.ReadFile(filepath.Join(home, "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	contains(t, string(b), "# my-"+kind, `("my-`+kind+`"`)
 }
 
 // What plugin new does not make it refuses, and makes nothing.
 func TestNewPluginRefusals(t *testing.T) {
 	for args, want := range map[string]string{
-		"--kind momentum":           "--kind momentum: must be one of optimizer, whole-tensor, compressor, schedule, sink",
-		"--kind sink --lang python": "the Python SDK has optimizer and whole-tensor; write this one in Go",
-		"--lang rust":               "--lang rust: must be go or python",
-		"--sdk nowhere":             "--sdk",
+		"--kind momentum":               "--kind momentum: must be one of optimizer, whole-tensor, compressor, schedule, sink",
+		"--kind momentum --lang python": "--kind momentum: must be one of optimizer, whole-tensor, compressor, schedule, sink",
+		"--lang rust":                   "--lang rust: must be go or python",
+		"--sdk nowhere":                 "--sdk",
 	} {
 		home := filepath.Join(t.TempDir(), "mine")
 		p := start(t, append([]string{"plugin", "new", home}, strings.Fields(args)...)...)
@@ -77,47 +97,6 @@ func python(t *testing.T) string {
 		t.Skipf("%s lacks numpy or grpcio (%v); name one that has them in %s", p, err, plugin.EnvPython)
 	}
 	return p
-}
-
-// A new Python plugin passes its own tests, keeps the promises, and trains with sharded parameters.
-func TestNewPythonPlugin(t *testing.T) {
-	interpreter := python(t)
-	recipe := pluginRecipe(t)
-	text, err := os.ReadFile(recipe)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, kind := range []string{"optimizer", "whole-tensor"} {
-		t.Run(kind, func(t *testing.T) {
-			name := "snake-" + kind
-			home := filepath.Join(t.TempDir(), name)
-			newAt(t, home, "--lang", "python", "--kind", kind)
-			cmd := exec.Command(interpreter, "-m", "unittest", "plugin_test")
-			cmd.Dir = home
-			if out, err := cmd.CombinedOutput(); err != nil {
-				t.Fatalf("its own tests: %v\n%s", err, out)
-			}
-			commands := [][]string{{"install", home}, {"test", name}}
-			if kind != "optimizer" { // starting Python takes its time
-				commands = commands[:1]
-			}
-			for _, args := range commands {
-				p := start(t, append([]string{"plugin"}, args...)...)
-				if code := p.wait(t, 2*time.Minute); code != 0 {
-					t.Fatalf("plugin %v: exit status %d\n%s%s", args, code, p.stdout.String(), p.stderr.String())
-				}
-			}
-			own := filepath.Join(filepath.Dir(recipe), kind+".star")
-			if err := os.WriteFile(own, []byte(strings.Replace(string(text), "return plugin.optimizer(which, **args)", `return plugin.optimizer(which, lr = 1e-3)`, 1)), 0o644); err != nil {
-				t.Fatal(err)
-			}
-			one := runtimeResult(t, filepath.Join(t.TempDir(), "one"), append([]string{"exec", own}, pluginSets("optimizer="+name)...)...)
-			two := runtimeResult(t, filepath.Join(t.TempDir(), "two"), append([]string{"exec", own}, pluginSets("optimizer="+name, "ranks=2", "zero=3")...)...)
-			if one.WeightsSHA256 != two.WeightsSHA256 {
-				t.Errorf("weights %s on one rank, %s on two with zero = 3", one.WeightsSHA256, two.WeightsSHA256)
-			}
-		})
-	}
 }
 
 // plugin test lets earlier versions leave state for a later one, and finds plugins that are installed by their names.

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -237,52 +236,6 @@ func TestCheckDoesNotStartAPinnedPlugin(t *testing.T) {
 	check()
 	if after, _ := os.ReadFile(lock); !strings.Contains(string(after), "9.9.9") {
 		t.Error("the plugin was asked for its manifest")
-	}
-}
-
-// A plugin made by plugin new, outside this repository, builds, keeps the promises, and trains with sharded parameters.
-func TestNewPlugin(t *testing.T) {
-	recipe := pluginRecipe(t)
-	home := filepath.Join(t.TempDir(), "my-plugin")
-	p := start(t, "plugin", "new", home)
-	if code := p.wait(t, 20*time.Second); code != 0 {
-		t.Fatalf("exit status %d\n%s", code, p.stderr.String())
-	}
-	cmd := exec.Command("go", "test", "./...")
-	cmd.Dir = home
-	cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=-mod=readonly", "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("its own tests: %v\n%s", err, out)
-	}
-	p = start(t, "plugin", "test", home)
-	if code := p.wait(t, time.Minute); code != 0 {
-		t.Fatalf("plugin test: exit status %d\n%s%s", code, p.stdout.String(), p.stderr.String())
-	}
-	contains(t, p.stdout.String(), "ok   is element-wise", "ok   has no hidden state", "ok   speed")
-	p = start(t, "plugin", "install", home)
-	if code := p.wait(t, time.Minute); code != 0 {
-		t.Fatalf("plugin install: exit status %d\n%s", code, p.stderr.String())
-	}
-	contains(t, p.stdout.String(), "my-plugin 0.1.0 is installed", "sha256")
-	text, err := os.ReadFile(recipe)
-	if err != nil {
-		t.Fatal(err)
-	}
-	own := strings.Replace(string(text), "return plugin.optimizer(which, **args)", `return plugin.optimizer(which, lr = 1e-2, momentum = 0.8)`, 1)
-	if err := os.WriteFile(recipe, []byte(own), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	one := runtimeResult(t, filepath.Join(t.TempDir(), "one"), append([]string{"exec", recipe}, pluginSets("optimizer=my-plugin")...)...)
-	two := runtimeResult(t, filepath.Join(t.TempDir(), "two"), append([]string{"exec", recipe}, pluginSets("optimizer=my-plugin", "ranks=2", "zero=3")...)...)
-	if one.WeightsSHA256 != two.WeightsSHA256 {
-		t.Errorf("weights %s on one rank, %s on two with zero = 3", one.WeightsSHA256, two.WeightsSHA256)
-	}
-	p = start(t, "plugin", "remove", "my-plugin")
-	if code := p.wait(t, 10*time.Second); code != 0 {
-		t.Fatalf("plugin remove: exit status %d\n%s", code, p.stderr.String())
-	}
-	if _, err := os.Stat(filepath.Join(plugin.UserDir(), "my-plugin")); !os.IsNotExist(err) {
-		t.Errorf("it is still there: %v", err)
 	}
 }
 

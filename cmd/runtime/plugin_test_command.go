@@ -81,9 +81,24 @@ the folder of a Go module; NAME is a plugin that is installed.`,
 // tested finds what is to be tested: a path, or else the name of an installed plugin.
 func tested(ctx context.Context, arg, recipe, tmp string) (plugin.Found, error) {
 	if _, err := os.Stat(arg); errors.Is(err, fs.ErrNotExist) && !strings.ContainsRune(arg, filepath.Separator) {
-		return locate(arg, recipe)
+		f, err := locate(arg, recipe)
+		if err != nil && isSource(".", arg) {
+			err = fmt.Errorf("%w\n    the working folder is its source: runtime plugin test . checks it", err)
+		}
+		return f, err
 	}
 	return built(ctx, arg, tmp, "")
+}
+
+// isSource reports whether a folder is the source of the plugin of a name.
+func isSource(dir, name string) bool {
+	abs, err := filepath.Abs(dir)
+	if err != nil || filepath.Base(abs) != name {
+		return false
+	}
+	_, program := os.Stat(filepath.Join(abs, "go.mod"))
+	_, folder := os.Stat(filepath.Join(abs, plugin.FolderFile))
+	return program == nil || folder == nil
 }
 
 // described asks a plugin what it is.

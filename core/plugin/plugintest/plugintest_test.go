@@ -1,6 +1,7 @@
 package plugintest
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -9,6 +10,7 @@ import (
 
 	"starling/core/plugin"
 	"starling/sdk"
+	pb "starling/sdk/proto/v1"
 )
 
 // The test binary plays the plugins: one that keeps its word, and one for each way of breaking it.
@@ -211,6 +213,33 @@ func TestPythonCopies(t *testing.T) {
 		got, err := os.ReadFile(filepath.Join("..", "..", "..", "plugins", "python-adamw", files, e.Name()))
 		if err != nil || string(got) != string(want) {
 			t.Errorf("plugins/python-adamw/%s/%s is not sdk/python/%s/%s (%v); copy it", files, e.Name(), files, e.Name(), err)
+		}
+	}
+}
+
+// The Python stubs are those of plugin.proto: every method and every message is in them.
+func TestPythonStubsAreCurrent(t *testing.T) {
+	read := func(name string) string {
+		t.Helper()
+		b, err := sdk.Source.ReadFile("python/starling_sdk/" + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(b)
+	}
+	methods, messages := read("starling_plugin_pb2_grpc.py"), read("starling_plugin_pb2.py")
+	file := pb.File_plugin_proto
+	for i := range file.Services().Len() {
+		s := file.Services().Get(i)
+		for k := range s.Methods().Len() {
+			if path := fmt.Sprintf("'/%s/%s'", s.FullName(), s.Methods().Get(k).Name()); !strings.Contains(methods, path) {
+				t.Errorf("starling_plugin_pb2_grpc.py lacks %s: make the stubs again (sdk/proto/v1/doc.go)", path)
+			}
+		}
+	}
+	for i := range file.Messages().Len() {
+		if name := string(file.Messages().Get(i).Name()); !strings.Contains(messages, "_globals['_"+strings.ToUpper(name)+"']") {
+			t.Errorf("starling_plugin_pb2.py lacks %s: make the stubs again (sdk/proto/v1/doc.go)", name)
 		}
 	}
 }

@@ -342,6 +342,175 @@ class Schedule:
             _registered_method=True)
 
 
+class CompressorStub:
+    """Compressor is served by plugins whose manifest has a compressor. The runtime makes one call at a time. No call depends on those
+    before it, but for Setup.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.Setup = channel.unary_unary(
+                '/starling.plugin.v1.Compressor/Setup',
+                request_serializer=starling__plugin__pb2.CompressorSetupRequest.SerializeToString,
+                response_deserializer=starling__plugin__pb2.CompressorSetupResponse.FromString,
+                _registered_method=True)
+        self.Encode = channel.unary_unary(
+                '/starling.plugin.v1.Compressor/Encode',
+                request_serializer=starling__plugin__pb2.EncodeRequest.SerializeToString,
+                response_deserializer=starling__plugin__pb2.EncodeResponse.FromString,
+                _registered_method=True)
+        self.Decode = channel.unary_unary(
+                '/starling.plugin.v1.Compressor/Decode',
+                request_serializer=starling__plugin__pb2.DecodeRequest.SerializeToString,
+                response_deserializer=starling__plugin__pb2.DecodeResponse.FromString,
+                _registered_method=True)
+
+
+class CompressorServicer:
+    """Compressor is served by plugins whose manifest has a compressor. The runtime makes one call at a time. No call depends on those
+    before it, but for Setup.
+    """
+
+    def Setup(self, request, context):
+        """Setup hands over the settings, and the memory of what follows. Without memory it only answers. The same settings always have the
+        same answer.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Encode(self, request, context):
+        """Encode makes the elements in the memory smaller, and writes what a decoder makes of that beside it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Decode(self, request, context):
+        """Decode decodes the encoding in the memory. What is none, of so many finite elements, is INVALID_ARGUMENT; any other status says that the
+        plugin has failed.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_CompressorServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'Setup': grpc.unary_unary_rpc_method_handler(
+                    servicer.Setup,
+                    request_deserializer=starling__plugin__pb2.CompressorSetupRequest.FromString,
+                    response_serializer=starling__plugin__pb2.CompressorSetupResponse.SerializeToString,
+            ),
+            'Encode': grpc.unary_unary_rpc_method_handler(
+                    servicer.Encode,
+                    request_deserializer=starling__plugin__pb2.EncodeRequest.FromString,
+                    response_serializer=starling__plugin__pb2.EncodeResponse.SerializeToString,
+            ),
+            'Decode': grpc.unary_unary_rpc_method_handler(
+                    servicer.Decode,
+                    request_deserializer=starling__plugin__pb2.DecodeRequest.FromString,
+                    response_serializer=starling__plugin__pb2.DecodeResponse.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'starling.plugin.v1.Compressor', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('starling.plugin.v1.Compressor', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class Compressor:
+    """Compressor is served by plugins whose manifest has a compressor. The runtime makes one call at a time. No call depends on those
+    before it, but for Setup.
+    """
+
+    @staticmethod
+    def Setup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/starling.plugin.v1.Compressor/Setup',
+            starling__plugin__pb2.CompressorSetupRequest.SerializeToString,
+            starling__plugin__pb2.CompressorSetupResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Encode(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/starling.plugin.v1.Compressor/Encode',
+            starling__plugin__pb2.EncodeRequest.SerializeToString,
+            starling__plugin__pb2.EncodeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Decode(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/starling.plugin.v1.Compressor/Decode',
+            starling__plugin__pb2.DecodeRequest.SerializeToString,
+            starling__plugin__pb2.DecodeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+
 class SinkStub:
     """Sink is served by plugins whose manifest has a sink.
     """
