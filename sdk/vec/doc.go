@@ -44,6 +44,7 @@ package vec
 //go:generate go run -C gen . -part dispatch -dir ..
 //go:generate go run -C gen . -part cpu -out ../asm_cpu_amd64.s -stubs ../asm_cpu_amd64.go -pkg vec
 //go:generate go run -C gen . -part gemm -out ../asm_gemm_amd64.s -stubs ../asm_gemm_amd64.go -pkg vec
+//go:generate go run -C gen . -part pieces -out ../asm_pieces_amd64.s -stubs ../asm_pieces_amd64.go -pkg vec
 //go:generate go run -C gen . -part amx -out ../asm_amx_amd64.s -stubs ../asm_amx_amd64.go -pkg vec
 //go:generate go run -C gen . -part pairs -out ../asm_pairs_amd64.s -stubs ../asm_pairs_amd64.go -pkg vec
 //go:generate go run -C gen . -part elementwise -out ../asm_elementwise_amd64.s -stubs ../asm_elementwise_amd64.go -pkg vec

@@ -24,6 +24,7 @@ type GemmArgs struct {
 
 	// Packed is nil, or GemmPacked(g) elements that GemmPack has filled: op(B) in
 	// the order in which tiles read it, for callers that compute C in several blocks.
+	// GemmPackPiece fills it with windows, and B is nil.
 	Packed []float32
 }
 
@@ -44,7 +45,9 @@ func (g *GemmArgs) check() {
 		}
 	}
 	matrix("A", g.M, g.K, g.LDA, len(g.A), g.TransA)
-	matrix("B", g.K, g.N, g.LDB, len(g.B), g.TransB)
+	if g.B != nil || g.Packed == nil {
+		matrix("B", g.K, g.N, g.LDB, len(g.B), g.TransB)
+	}
 	matrix("C", g.M, g.N, g.LDC, len(g.C), false)
 	if g.Bias != nil && len(g.Bias) < g.N {
 		panic(fmt.Sprintf("vec.Gemm: a bias of %d elements for %d columns", len(g.Bias), g.N))

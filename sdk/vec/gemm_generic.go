@@ -3,6 +3,11 @@ package vec
 // gemmGeneric is the product in plain Go: four chains at a time, which do not
 // wait for each other.
 func gemmGeneric(g *GemmArgs, i0, i1, j0, j1 int) {
+	if g.B == nil { // packed in pieces, by rows
+		rows := *g
+		rows.B, rows.LDB, rows.TransB = g.Packed, roundUp(g.N, gemmNR), false
+		g = &rows
+	}
 	for i := i0; i < i1; i++ {
 		c := g.C[i*g.LDC+j0 : i*g.LDC+j1]
 		if !g.Accumulate {

@@ -69,6 +69,11 @@ func convolutions(want string) []testCase {
 		{1, 4, 7, 7, 4, 3, 3, graph.ConvAttrs{StrideH: 2, StrideW: 2, PadH: 1, PadW: 1, DilationH: 1, DilationW: 1, Groups: 4}},
 		{3, 8, 17, 19, 33, 3, 3, graph.ConvAttrs{StrideH: 1, StrideW: 1, PadH: 1, PadW: 1, DilationH: 1, DilationW: 1, Groups: 1}},
 		{2, 1, 28, 28, 8, 5, 5, graph.ConvAttrs{StrideH: 1, StrideW: 1, DilationH: 1, DilationW: 1, Groups: 1}},
+		{23, 2, 5, 5, 3, 3, 3, graph.ConvAttrs{StrideH: 1, StrideW: 1, PadH: 1, PadW: 1, DilationH: 1, DilationW: 1, Groups: 1}},
+		{2, 3, 53, 41, 4, 3, 3, graph.ConvAttrs{StrideH: 2, StrideW: 2, PadH: 1, PadW: 1, DilationH: 1, DilationW: 1, Groups: 1}},
+		{2, 47, 7, 16, 15, 3, 3, graph.ConvAttrs{StrideH: 1, StrideW: 1, PadH: 1, PadW: 1, DilationH: 1, DilationW: 1, Groups: 1}},
+		{1, 2, 31, 29, 2, 20, 21, graph.ConvAttrs{StrideH: 1, StrideW: 2, PadH: 3, PadW: 4, DilationH: 1, DilationW: 1, Groups: 1}},
+		{3, 2, 12, 12, 17, 4, 4, graph.ConvAttrs{StrideH: 4, StrideW: 4, DilationH: 1, DilationW: 1, Groups: 1}},
 		{1, 2, 3, 3, 2, 3, 3, graph.ConvAttrs{StrideH: 5, StrideW: 5, PadH: 3, PadW: 3, DilationH: 1, DilationW: 1, Groups: 1}},
 	} {
 		x, w := f32(z.n, z.c, z.h, z.w), f32(z.o, z.c/z.at.Groups, z.kh, z.kw)

@@ -25,6 +25,12 @@ var parts = map[string]func(){
 	},
 	"amx":   amx,
 	"pairs": pairs,
+	"pieces": func() {
+		for _, over := range []bool{false, true} {
+			avx512.packPiece(over)
+			avx2.packPiece(over)
+		}
+	},
 	"elementwise": func() {
 		avx512.elementwise()
 		avx2.elementwise()
