@@ -40,13 +40,34 @@ func contests() []contest {
 		name := fmt.Sprintf("2 ranks of 1 thread, zero %d", zero)
 		return ours(strings.Join(append([]string{name}, more...), " "), append([]string{"--threads", "1", "--set", "ranks=2", "--set", fmt.Sprint("zero=", zero)}, more...)...)
 	}
+	set := func(values ...string) (args []string) {
+		for _, v := range values {
+			args = append(args, "--set", v)
+		}
+		return args
+	}
+	// Overlapping gains most where nothing waits for the whole gradient and buckets are small.
+	apart := func(zero int, overlap string, more ...string) entry {
+		return two(zero, append(set("clip_norm=0", "bucket_mb=4", "overlap="+overlap), more...)...)
+	}
+	four := func(more ...string) entry {
+		return ours(strings.Join(append([]string{"4 ranks of 1 thread, zero 3"}, more...), " "), append([]string{"--threads", "1"}, set(append([]string{"ranks=4", "micro_batch=3", "zero=3"}, more...)...)...)...)
+	}
+	tcp := []string{"--listen", "tcp:127.0.0.1:0", "--transport", "tcp"}
 	deep := []string{"--threads", "2", "--set", "layers=12", "--set", "micro_batch=2"}
 	return []contest{
-		{"sharding", []entry{two(0), two(1), two(2), two(3)}},
+		{"sharding", []entry{two(0), two(1), two(2), two(3), two(3, set("keep_gathered=True")...)}},
+		{"overlap", []entry{apart(1, "False"), apart(1, "True"), apart(3, "False"), apart(3, "True")}},
+		{"overlap-network", []entry{apart(1, "False", tcp...), apart(1, "True", tcp...), apart(3, "False", tcp...), apart(3, "True", tcp...)}},
+		{"offload", []entry{two(3), two(3, set("offload=host")...), two(3, set("offload=host", "offload_activations=True")...),
+			two(3, set("offload=disk")...), two(3, set("offload=disk", "offload_activations=True")...)}},
+		{"types", []entry{two(1), two(1, set("state=bf16")...), two(1, set("state=int8")...), two(1, set("reduce_dtype=bf16")...), two(1, set("precision=bf16")...)}},
+		{"hybrid", []entry{four(), four("shard=2")}},
 		{"peers", []entry{two(3), peer("FSDP2", "--mode", "fsdp"), peer("FSDP2, weights kept between the passes", "--mode", "fsdp", "--keep-gathered"), peer("DDP", "--mode", "ddp")}},
 		{"efficiency", []entry{ours("1 rank of 2 threads", "--threads", "2", "--set", "ranks=1"), two(1), two(3)}},
-		{"network", []entry{two(0, "--listen", "tcp:127.0.0.1:0", "--transport", "tcp"), two(3, "--listen", "tcp:127.0.0.1:0", "--transport", "tcp")}},
-		{"recompute", []entry{ours("12 layers, nothing recomputed", deep...), ours("12 layers, recompute.all()", append(slices.Clone(deep), "--set", "recompute=True")...)}},
+		{"network", []entry{two(0, tcp...), two(3, tcp...)}},
+		{"recompute", []entry{ours("12 layers, nothing recomputed", deep...), ours("12 layers, recompute.every(2)", append(slices.Clone(deep), set("recompute=every2")...)...),
+			ours("12 layers, recompute.budget(\"60MB\")", append(slices.Clone(deep), set("recompute=60MB")...)...), ours("12 layers, recompute.all()", append(slices.Clone(deep), set("recompute=all")...)...)}},
 	}
 }
 
@@ -58,6 +79,7 @@ type entryResult struct {
 	Ratio     float64 `json:"step_time_ratio"`
 	BestRatio float64 `json:"best_step_time_ratio"` // of the fastest step of all rounds
 	PeakMB    float64 `json:"peak_mb"`              // of one rank; of all processes of a peer
+	PlannedMB float64 `json:"planned_mb,omitempty"` // of one rank
 	WorkMB    float64 `json:"work_mb,omitempty"`    // activations and gathered parameters, as planned
 }
 
@@ -77,9 +99,9 @@ func newBenchMemory() *cobra.Command {
 	var o memoryOptions
 	c := &cobra.Command{
 		Use:   "memory",
-		Short: "Time what sharding and recomputation cost",
-		Long: `Time the small GPT's training step at every stage of sharding, under recomputation, over TCP, on one rank, and beside PyTorch's FSDP2 and DDP, by turns, in
-processes. Needs a checkout of the project, and for the peers Python with PyTorch. Every figure is the median over --rounds.`,
+		Short: "Time what each way to hold less memory costs",
+		Long: `Time the small GPT's training step at every stage of sharding, with and without overlapping, with state and activations off the device, in smaller types,
+under recomputation, over TCP, on one rank, and beside PyTorch's FSDP2 and DDP, by turns, in processes. Needs a checkout of the project, and for the peers Python with PyTorch. Every figure is the median over --rounds.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			r, err := benchMemory(c.Context(), o)
@@ -94,7 +116,7 @@ processes. Needs a checkout of the project, and for the peers Python with PyTorc
 	f.StringVar(&o.root, "root", ".", "`folder` of the checkout")
 	f.IntVar(&o.rounds, "rounds", 3, "times that each placement runs")
 	f.IntVar(&o.steps, "steps", 6, "steps that are timed in each")
-	f.StringVar(&o.only, "only", "", "only the contest of this `name`: sharding, peers, efficiency, network or recompute")
+	f.StringVar(&o.only, "only", "", "only the contest of this `name`: sharding, overlap, overlap-network, offload, types, hybrid, peers, efficiency, network or recompute")
 	return c
 }
 
@@ -133,6 +155,7 @@ func (c *contest) run(ctx context.Context, o memoryOptions, self string) ([]entr
 				BestMS    float64 `json:"best_step_ms"`
 				PerSecond float64 `json:"tokens_per_s"`
 				PeakMB    float64 `json:"peak_mb"`
+				PlannedMB float64 `json:"planned_mb"`
 				WorkMB    float64 `json:"work_mb"`
 			}
 			name, args := self, append([]string{"bench", "step", filepath.Join(o.root, "recipes", "small_gpt.star"), "--json"}, e.args...)
@@ -145,7 +168,7 @@ func (c *contest) run(ctx context.Context, o memoryOptions, self string) ([]entr
 			s := &rounds[i]
 			s.step, s.rate, s.peak, s.best = append(s.step, one.StepMS), append(s.rate, one.PerSecond), append(s.peak, one.PeakMB), append(s.best, one.BestMS)
 			s.ratio = append(s.ratio, one.StepMS/rounds[0].step[len(s.step)-1])
-			out[i].WorkMB = one.WorkMB
+			out[i].PlannedMB, out[i].WorkMB = one.PlannedMB, one.WorkMB
 		}
 	}
 	for i, e := range c.entries {
@@ -163,13 +186,13 @@ func (r *memoryResult) text() string {
 	for _, c := range r.Contests {
 		var rows [][]string
 		for _, e := range c.Entries {
-			work := ""
+			planned, work := "", ""
 			if e.WorkMB > 0 {
-				work = fmt.Sprintf("%.1f", e.WorkMB)
+				planned, work = fmt.Sprintf("%.0f", e.PlannedMB), fmt.Sprintf("%.1f", e.WorkMB)
 			}
-			rows = append(rows, []string{e.Name, fmt.Sprintf("%.1f", e.StepMS), count(int64(e.PerSecond)), fmt.Sprintf("%.3f×", e.Ratio), fmt.Sprintf("%.3f×", e.BestRatio), fmt.Sprintf("%.0f", e.PeakMB), work})
+			rows = append(rows, []string{e.Name, fmt.Sprintf("%.1f", e.StepMS), count(int64(e.PerSecond)), fmt.Sprintf("%.3f×", e.Ratio), fmt.Sprintf("%.3f×", e.BestRatio), fmt.Sprintf("%.0f", e.PeakMB), planned, work})
 		}
-		b.WriteString("\n" + columns([]string{c.Name, "step ms", "tokens/s", "step time", "best steps", "peak MB", "activations MB"}, rows))
+		b.WriteString("\n" + columns([]string{c.Name, "step ms", "tokens/s", "step time", "best steps", "peak MB", "planned MB", "activations MB"}, rows))
 	}
 	return b.String()
 }

@@ -81,6 +81,7 @@ func TestPredictedProcessMemory(t *testing.T) {
 		{"gpt_fp16", filepath.Join(recipes, "gpt_fp16.star"), 3, []string{"steps=20", "ranks=3"}},
 		{"convnet_digits", filepath.Join(recipes, "convnet_digits.star"), 1, []string{"epochs=1"}},
 		{"offload to disk", recipeFile(t, diskRecipe), 2, []string{"steps=4"}},
+		{"offload to host", recipeFile(t, diskRecipe), 2, []string{"steps=4", "offload=host"}},
 		{"long: cifar_resnet18", filepath.Join(recipes, "cifar_resnet18.star"), 1, []string{"epochs=1", "width=8"}},
 		{"long: small_gpt", filepath.Join(recipes, "small_gpt.star"), 1, []string{"steps=2", "files=$GOROOT/src/net/http/*.go"}},
 	} {
