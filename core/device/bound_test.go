@@ -1,6 +1,7 @@
 package device_test
 
 import (
+	"errors"
 	"strings"
 	"testing"
 
@@ -113,5 +114,40 @@ func TestInstructionsRunAtTheirMoment(t *testing.T) {
 	}
 	if got := strings.Join(r.calls, ", "); got != "start all_reduce, wait all_reduce" {
 		t.Errorf("collectives %q", got)
+	}
+}
+
+// A Renew runs in the last run of a rank alone, idle or not, and its failure ends the run; parts of a segment run by themselves.
+func TestRenewingAndParts(t *testing.T) {
+	dev, m := open(t, 1)
+	x, y := vector(device.IO, 0, 1), vector(device.Work, 0, 1)
+	seg := &device.Segment{Name: "micro", Instrs: []device.Instr{
+		{Op: graph.OpNeg, In: []device.Operand{x}, Out: []device.Operand{y}},
+		{Kind: device.Renew, When: device.LastOnRank, Bucket: 3},
+		{Op: graph.OpNeg, In: []device.Operand{y}, Out: []device.Operand{x}},
+	}}
+	b, err := device.Bind(dev, seg, m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var renewed []int
+	renew := func(bucket int) error { renewed = append(renewed, bucket); return nil }
+	for _, e := range []device.Env{{LastInLane: true, Renew: renew}, {LastOnRank: true, Renew: renew}, {LastOnRank: true, Idle: true, Renew: renew}} {
+		if err := b.Run(&e); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(renewed) != 2 || renewed[0] != 3 {
+		t.Errorf("renewed %v, want bucket 3 in the two last runs", renewed)
+	}
+	at := func(o device.Operand) *float32 { return &device.View[float32](m, o)[0] }
+	*at(x), *at(y) = 1, 5
+	if err := b.RunPart(&device.Env{}, 2, 3); err != nil || *at(x) != -5 || *at(y) != 5 {
+		t.Errorf("the last part alone: %v and %v, %v", *at(x), *at(y), err)
+	}
+	failed := errors.New("no")
+	*at(x) = 1
+	if err := b.Run(&device.Env{LastOnRank: true, Renew: func(int) error { return failed }}); err != failed || *at(x) != 1 {
+		t.Errorf("error %v, and %v where nothing should have run", err, *at(x))
 	}
 }
