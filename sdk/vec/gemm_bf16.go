@@ -127,6 +127,8 @@ const (
 	pairsMC = 28 * gemmMR
 	// pairsB is like roundedB, for smaller second-level caches.
 	pairsB = 1 << 18
+	// roundedPanels are made together where their part of B is larger.
+	roundedPanels = 8
 )
 
 // pairsScratch is what pairsBlock and pairsRounded need at most.
@@ -137,7 +139,7 @@ func pairsScratch(g *GemmBF16Args) int {
 		need = (panels + 1) / 2 * gemmNR * bf16KC / 2
 	}
 	if g.Out != nil {
-		need += gemmMR * min(roundUp(g.N, gemmNR), roundedCols)
+		need += roundedPanels * gemmMR * min(roundUp(g.N, gemmNR), roundedCols)
 	}
 	return need
 }

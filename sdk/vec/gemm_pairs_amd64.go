@@ -88,48 +88,46 @@ func pairsBlock(g *GemmBF16Args, i0, i1, j0, j1 int, scratch []float32) {
 				copyPairs(g, rows, k, steps, scratch)
 			}
 			for j := j0; j < j1; j += gemmNC {
-				pairsPanels(g, rows, k, steps, j, min(gemmNC, j1-j), scratch)
+				pairsPanels(g, rows, k, steps, j, min(gemmNC, j1-j), g.C[i*g.LDC+j:], g.LDC, g.Accumulate || k > 0, scratch)
 			}
 		}
 	}
 }
 
-// pairsPanels multiplies one block of k for some rows and n columns from j on.
-func pairsPanels(g *GemmBF16Args, rows rowSplit, k, steps, j, n int, scratch []float32) {
-	b, load := g.panelB(k, steps, j), g.Accumulate || k > 0
+// pairsPanels multiplies one block of k for some rows and n columns from j on into c, whose rows lie ldc apart.
+func pairsPanels(g *GemmBF16Args, rows rowSplit, k, steps, j, n int, c []float32, ldc int, load bool, copied []float32) {
+	b := g.panelB(k, steps, j)
 	for p := range rows.panels {
 		i := rows.at(p)
-		m := rows.at(p+1) - i
-		a := g.pairsA(rows, p, k, steps, n, scratch)
-		a.multiply(&g.C[i*g.LDC+j], g.LDC, m, n, b, steps, load)
+		a := g.pairsA(rows, p, k, steps, n, copied)
+		a.multiply(&c[(i-rows.i0)*ldc], ldc, rows.at(p+1)-i, n, b, steps, load)
 	}
 }
 
-// pairsRounded makes panels of a result that is rounded, each over all k.
+// pairsRounded makes panels of a result that is rounded, each over all k: one at a time where the second-level cache keeps their part of B over
+// all k, else several, which share a block of it.
 func pairsRounded(g *GemmBF16Args, i0, i1, j0, j1 int, scratch []float32) {
 	kc := bf16Steps(g.K)
-	width := min(roundedCols, max(pairsB/g.K&^(gemmNR-1), 4*gemmNR))
+	together, width := 1, min(roundedCols, pairsB/g.K&^(gemmNR-1))
+	if width < min(4*gemmNR, roundUp(j1-j0, gemmNR)) {
+		together, width = roundedPanels, roundedCols
+	}
 	ld := min(roundUp(g.N, gemmNR), roundedCols)
-	sums, copied := scratch[:gemmMR*ld], scratch[gemmMR*ld:]
-	rows := splitRows(i0, i1)
+	sums, copied := scratch[:roundedPanels*gemmMR*ld], scratch[roundedPanels*gemmMR*ld:]
+	all := splitRows(i0, i1)
 	for j := j0; j < j1; j += width {
 		n := min(width, j1-j)
-		for p := range rows.panels {
-			i := rows.at(p)
-			m := rows.at(p+1) - i
+		for first := 0; first < all.panels; first += together {
+			i, end := all.at(first), all.at(min(first+together, all.panels))
+			rows := splitRows(i, end)
 			for k := 0; k < g.K; k += kc {
 				steps := min(kc, g.K-k)
-				a := pairsOperand{}
 				if g.TransA {
-					one := rowSplit{i, m, 1}
-					copyPairs(g, one, k, steps, copied)
-					a = g.pairsA(one, 0, k, steps, n, copied)
-				} else {
-					a = g.pairsA(rows, p, k, steps, n, copied)
+					copyPairs(g, rows, k, steps, copied)
 				}
-				a.multiply(&sums[0], ld, m, n, g.panelB(k, steps, j), steps, k > 0)
+				pairsPanels(g, rows, k, steps, j, n, sums, ld, k > 0, copied)
 			}
-			g.round(sums, ld, i, m, j, n)
+			g.round(sums, ld, i, end-i, j, n)
 		}
 	}
 }

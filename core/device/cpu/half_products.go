@@ -71,6 +71,9 @@ func (d *Device) halfProduct(g vec.GemmBF16Args, y device.Tensor, bias []uint16)
 	}
 	size := vec.GemmBF16Packed(&strips[0]) // the first is the widest
 	group := min(cut.cols, max(1, packedHalfMost/size))
+	if group < cut.cols && group > 1 {
+		group &^= 1 // so that two threads share it evenly
+	}
 	need, offsets := vec.GemmBF16Scratch(&strips[0]), 0
 	if bias != nil {
 		offsets = cut.nb
