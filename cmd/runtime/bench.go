@@ -36,8 +36,11 @@ type limits struct {
 	Threads int     `json:"threads"`
 	Peak1   float64 `json:"peak_gflops_1_thread"`
 	Peak    float64 `json:"peak_gflops"`
-	Copy1   float64 `json:"copy_gb_per_s_1_thread"`
-	Copy    float64 `json:"copy_gb_per_s"`
+	// Half is the peak of products of bfloat16 in class BF16, 0 where that is not measured.
+	BF16  string  `json:"bf16"`
+	Half  float64 `json:"peak_bf16_gflops,omitempty"`
+	Copy1 float64 `json:"copy_gb_per_s_1_thread"`
+	Copy  float64 `json:"copy_gb_per_s"`
 	// Cores is how many cores' worth of multiply-adds all threads made together: well below Threads, and some of them
 	// share a core or are lent to others.
 	Cores float64 `json:"cores"`
@@ -47,13 +50,19 @@ type limits struct {
 func measureLimits(threads int) limits {
 	const each = 150 * time.Millisecond
 	peak := func(n int) float64 { return together(n, func(int) float64 { return vec.PeakOver(each) }) }
-	l := limits{Kernels: vec.Active(), Threads: threads, Peak1: peak(1), Copy1: copyRate(1)}
+	l := limits{Kernels: vec.Active(), BF16: vec.BF16Class(), Threads: threads, Peak1: peak(1), Copy1: copyRate(1)}
 	l.Peak, l.Copy = l.Peak1, l.Copy1
 	if threads > 1 {
 		l.Peak, l.Copy = peak(threads), copyRate(threads)
 	}
+	l.Half = together(threads, func(int) float64 { return vec.PeakBF16Over(each) })
 	l.Cores = l.Peak / l.Peak1
 	return l
+}
+
+// product reports whether an operation's arithmetic is that of matrix products.
+func product(op string) bool {
+	return strings.HasPrefix(op, "linear") && op != "linear_grad_b" || strings.HasPrefix(op, "matmul") || strings.HasPrefix(op, "conv2d") || strings.HasPrefix(op, "attention")
 }
 
 // usableThreads is the cores that this process may use: its affinity and its CPU quota.
@@ -113,6 +122,9 @@ func (l limits) rows() [][2]string {
 		rows = append(rows,
 			[2]string{fmt.Sprintf("multiply-adds, %d threads", l.Threads), fmt.Sprintf("%.0f GFLOP/s%s", l.Peak, note)},
 			[2]string{fmt.Sprintf("copying, %d threads", l.Threads), fmt.Sprintf("%.1f GB/s", l.Copy)})
+	}
+	if l.Half > 0 && l.BF16 != vec.BF16FMA {
+		rows = append(rows, [2]string{fmt.Sprintf("bf16, threads: %d", l.Threads), fmt.Sprintf("%.0f GFLOP/s in class %s", l.Half, l.BF16)})
 	}
 	return rows
 }

@@ -142,7 +142,11 @@ func (r *opsResult) add(s *sampleOf, total float64) {
 	if total > 0 {
 		o.Share = round(sec*float64(s.calls)/total, 4)
 	}
-	arithmetic, memory := float64(s.flops)/sec/1e9/r.Limits.Peak, float64(s.bytes)/sec/1e9/r.Limits.Copy
+	peak := r.Limits.Peak
+	if product(s.op) && strings.Contains(s.shapes, "bf16") && r.Limits.Half > 0 {
+		peak = r.Limits.Half
+	}
+	arithmetic, memory := float64(s.flops)/sec/1e9/peak, float64(s.bytes)/sec/1e9/r.Limits.Copy
 	o.Bound, o.Of = "memory", round(memory, 3)
 	if arithmetic > memory {
 		o.Bound, o.Of = "arithmetic", round(arithmetic, 3)

@@ -2,6 +2,8 @@
 
 package vec
 
+func pairLoopAVX512(n int)
+
 //go:noescape
 func pairTileRows1AVX512(k int, a *float32, lda int, b *float32, ldb int, bpanel int, c *float32, ldc int, n int, load int, pf *float32, pfstep int, bias *float32)
 

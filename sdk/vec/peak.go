@@ -17,15 +17,29 @@ func Peak() float64 {
 
 // PeakOver is Peak on average over at least d: threads that measure at the same
 // time learn what they have together.
-func PeakOver(d time.Duration) float64 {
-	fmaRound() // the processor may have to wake its wide units
+func PeakOver(d time.Duration) float64 { return peakOver(d, fmaRound) }
+
+// PeakBF16Over is PeakOver of what products of bfloat16 are made of. For tiles that is not known: it is 0.
+func PeakBF16Over(d time.Duration) float64 {
+	switch arith() {
+	case arithPairs:
+		return peakOver(d, pairRound)
+	case arithFMA:
+		return PeakOver(d)
+	}
+	return 0
+}
+
+func peakOver(d time.Duration, round func() int) float64 {
+	round() // the processor may have to wake its wide units
 	var n int
 	start := time.Now()
 	for time.Since(start) < d {
-		n += fmaRound()
+		n += round()
 	}
 	return 2 * float64(n) / float64(time.Since(start).Nanoseconds())
 }
+
 func fmaRoundGeneric() int {
 	const n = 20000
 	var acc [4]float32

@@ -14,3 +14,10 @@ func fmaRound() int {
 	}
 	return fmaRoundGeneric()
 }
+
+// pairRound is fmaRound of pairs of bfloat16.
+func pairRound() int {
+	const n = 20000
+	pairLoopAVX512(n)
+	return n * 20 * 32
+}

@@ -3,3 +3,5 @@
 package vec
 
 func fmaRound() int { return fmaRoundGeneric() }
+
+func pairRound() int { return fmaRoundGeneric() }

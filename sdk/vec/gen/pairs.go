@@ -49,7 +49,26 @@ func dotPairs(a, b, c Register) {
 	Instruction(&ir.Instruction{Opcode: "WORD", Operands: []Op{U16(uint16(code[4]) | uint16(code[5])<<8)}})
 }
 
+// pairPeak writes a loop of independent dot products, as peak does of multiply-adds.
+func pairPeak() {
+	const chains = 20 // 6 cycles of latency, two a cycle, with room
+	TEXT("pairLoopAVX512", NOSPLIT, "func(n int)")
+	n := Load(Param("n"), GP64())
+	for _, v := range wideRegisters {
+		avx512.zero(v)
+	}
+	Label("loop")
+	for _, v := range wideRegisters[:chains] {
+		dotPairs(wideRegisters[30], wideRegisters[31], v)
+	}
+	DECQ(n)
+	JNZ(LabelRef("loop"))
+	VZEROUPPER()
+	RET()
+}
+
 func pairs() {
+	pairPeak()
 	for _, byK := range []bool{false, true} {
 		for mr := 1; mr <= avx512.tileRows(); mr++ {
 			avx512.gemmTile(mr, byK, true)
