@@ -13,3 +13,9 @@ func packPieceOverAVX512(planes int, places int, src *float32, at int, plane int
 
 //go:noescape
 func packPieceOverAVX2(planes int, places int, src *float32, at int, plane int, shifts *int, masks *uint32, dst *float32, ld int)
+
+//go:noescape
+func gatherUnitsAVX512(rows int, n int, dst *uint16, src *uint16, at *int32, step int)
+
+//go:noescape
+func gatherUnitsAVX2(rows int, n int, dst *uint16, src *uint16, at *int32, step int)

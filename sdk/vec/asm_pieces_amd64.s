@@ -166,3 +166,87 @@ places:
 	JNZ          planes
 	VZEROUPPER
 	RET
+
+// func gatherUnitsAVX512(rows int, n int, dst *uint16, src *uint16, at *int32, step int)
+// Requires: AVX, AVX512F
+TEXT ·gatherUnitsAVX512(SB), NOSPLIT, $0-48
+	MOVQ   rows+0(FP), AX
+	MOVQ   n+8(FP), CX
+	MOVQ   dst+16(FP), DX
+	MOVQ   src+24(FP), BX
+	MOVQ   at+32(FP), SI
+	MOVQ   step+40(FP), DI
+	VPXORD Z2, Z2, Z2
+
+rows:
+	XORQ R8, R8
+
+units:
+	MOVLQSX (SI)(R8*4), R9
+	SHLQ    $0x07, R9
+	JS      none
+	VMOVUPS (BX)(R9*1), Z0
+	VMOVUPS 64(BX)(R9*1), Z1
+	VMOVUPS Z0, (DX)
+	VMOVUPS Z1, 64(DX)
+	JMP     next
+
+none:
+	VMOVUPS Z2, (DX)
+	VMOVUPS Z2, 64(DX)
+
+next:
+	ADDQ $+128, DX
+	INCQ R8
+	CMPQ R8, CX
+	JL   units
+	LEAQ (SI)(DI*4), SI
+	DECQ AX
+	JNZ  rows
+	VZEROUPPER
+	RET
+
+// func gatherUnitsAVX2(rows int, n int, dst *uint16, src *uint16, at *int32, step int)
+// Requires: AVX
+TEXT ·gatherUnitsAVX2(SB), NOSPLIT, $0-48
+	MOVQ   rows+0(FP), AX
+	MOVQ   n+8(FP), CX
+	MOVQ   dst+16(FP), DX
+	MOVQ   src+24(FP), BX
+	MOVQ   at+32(FP), SI
+	MOVQ   step+40(FP), DI
+	VXORPS Y4, Y4, Y4
+
+rows:
+	XORQ R8, R8
+
+units:
+	MOVLQSX (SI)(R8*4), R9
+	SHLQ    $0x07, R9
+	JS      none
+	VMOVUPS (BX)(R9*1), Y0
+	VMOVUPS 32(BX)(R9*1), Y1
+	VMOVUPS 64(BX)(R9*1), Y2
+	VMOVUPS 96(BX)(R9*1), Y3
+	VMOVUPS Y0, (DX)
+	VMOVUPS Y1, 32(DX)
+	VMOVUPS Y2, 64(DX)
+	VMOVUPS Y3, 96(DX)
+	JMP     next
+
+none:
+	VMOVUPS Y4, (DX)
+	VMOVUPS Y4, 32(DX)
+	VMOVUPS Y4, 64(DX)
+	VMOVUPS Y4, 96(DX)
+
+next:
+	ADDQ $+128, DX
+	INCQ R8
+	CMPQ R8, CX
+	JL   units
+	LEAQ (SI)(DI*4), SI
+	DECQ AX
+	JNZ  rows
+	VZEROUPPER
+	RET

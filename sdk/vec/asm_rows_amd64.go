@@ -21,6 +21,12 @@ func softmaxGradAVX512(dst []float32, y []float32, dy []float32, dot float32, sc
 func attentionGradRowAVX512(p []float32, ds []float32, scale float32, lse float32, delta float32)
 
 //go:noescape
+func channelNormAVX512(dst []float32, x []float32, mean float32, scale float32, shift float32)
+
+//go:noescape
+func channelNormGradAVX512(dst []float32, dy []float32, x []float32, mean float32, shift float32, slope float32, scale float32)
+
+//go:noescape
 func normAVX512(dst []float32, x []float32, mean float32, rstd float32)
 
 //go:noescape
@@ -61,6 +67,12 @@ func softmaxGradAVX2(dst []float32, y []float32, dy []float32, dot float32, scal
 
 //go:noescape
 func attentionGradRowAVX2(p []float32, ds []float32, scale float32, lse float32, delta float32)
+
+//go:noescape
+func channelNormAVX2(dst []float32, x []float32, mean float32, scale float32, shift float32)
+
+//go:noescape
+func channelNormGradAVX2(dst []float32, dy []float32, x []float32, mean float32, shift float32, slope float32, scale float32)
 
 //go:noescape
 func normAVX2(dst []float32, x []float32, mean float32, rstd float32)

@@ -1042,6 +1042,175 @@ done:
 	VZEROUPPER
 	RET
 
+// func channelNormAVX512(dst []float32, x []float32, mean float32, scale float32, shift float32)
+// Requires: AVX, AVX512F, BMI2
+TEXT ·channelNormAVX512(SB), NOSPLIT, $0-60
+	MOVQ dst_base+0(FP), AX
+	MOVQ dst_len+8(FP), CX
+	MOVQ x_base+24(FP), DX
+	XORQ BX, BX
+	SUBQ $+64, CX
+	JL   end4
+
+by4:
+	VMOVUPS      (DX)(BX*1), Z0
+	VBROADCASTSS mean+48(FP), Z1
+	VSUBPS       Z1, Z0, Z0
+	VBROADCASTSS scale+52(FP), Z1
+	VMULPS       Z1, Z0, Z0
+	VBROADCASTSS shift+56(FP), Z1
+	VADDPS       Z1, Z0, Z0
+	VMOVUPS      Z0, (AX)(BX*1)
+	VMOVUPS      64(DX)(BX*1), Z0
+	VBROADCASTSS mean+48(FP), Z1
+	VSUBPS       Z1, Z0, Z0
+	VBROADCASTSS scale+52(FP), Z1
+	VMULPS       Z1, Z0, Z0
+	VBROADCASTSS shift+56(FP), Z1
+	VADDPS       Z1, Z0, Z0
+	VMOVUPS      Z0, 64(AX)(BX*1)
+	VMOVUPS      128(DX)(BX*1), Z0
+	VBROADCASTSS mean+48(FP), Z1
+	VSUBPS       Z1, Z0, Z0
+	VBROADCASTSS scale+52(FP), Z1
+	VMULPS       Z1, Z0, Z0
+	VBROADCASTSS shift+56(FP), Z1
+	VADDPS       Z1, Z0, Z0
+	VMOVUPS      Z0, 128(AX)(BX*1)
+	VMOVUPS      192(DX)(BX*1), Z0
+	VBROADCASTSS mean+48(FP), Z1
+	VSUBPS       Z1, Z0, Z0
+	VBROADCASTSS scale+52(FP), Z1
+	VMULPS       Z1, Z0, Z0
+	VBROADCASTSS shift+56(FP), Z1
+	VADDPS       Z1, Z0, Z0
+	VMOVUPS      Z0, 192(AX)(BX*1)
+	ADDQ         $+256, BX
+	SUBQ         $+64, CX
+	JGE          by4
+
+end4:
+	ADDQ $+64, CX
+	SUBQ $+16, CX
+	JL   end1
+
+by1:
+	VMOVUPS      (DX)(BX*1), Z0
+	VBROADCASTSS mean+48(FP), Z1
+	VSUBPS       Z1, Z0, Z0
+	VBROADCASTSS scale+52(FP), Z1
+	VMULPS       Z1, Z0, Z0
+	VBROADCASTSS shift+56(FP), Z1
+	VADDPS       Z1, Z0, Z0
+	VMOVUPS      Z0, (AX)(BX*1)
+	ADDQ         $+64, BX
+	SUBQ         $+16, CX
+	JGE          by1
+
+end1:
+	ADDQ         $+16, CX
+	JZ           done
+	MOVQ         $-1, SI
+	BZHIQ        CX, SI, SI
+	KMOVW        SI, K1
+	VMOVUPS.Z    (DX)(BX*1), K1, Z0
+	VBROADCASTSS mean+48(FP), Z1
+	VSUBPS       Z1, Z0, Z0
+	VBROADCASTSS scale+52(FP), Z1
+	VMULPS       Z1, Z0, Z0
+	VBROADCASTSS shift+56(FP), Z1
+	VADDPS       Z1, Z0, Z0
+	VMOVUPS      Z0, K1, (AX)(BX*1)
+
+done:
+	VZEROUPPER
+	RET
+
+// func channelNormGradAVX512(dst []float32, dy []float32, x []float32, mean float32, shift float32, slope float32, scale float32)
+// Requires: AVX, AVX512F, BMI2
+TEXT ·channelNormGradAVX512(SB), NOSPLIT, $0-88
+	MOVQ dst_base+0(FP), AX
+	MOVQ dst_len+8(FP), CX
+	MOVQ dy_base+24(FP), DX
+	MOVQ x_base+48(FP), BX
+	XORQ SI, SI
+	SUBQ $+32, CX
+	JL   end2
+
+by2:
+	VMOVUPS      (BX)(SI*1), Z0
+	VBROADCASTSS mean+72(FP), Z1
+	VSUBPS       Z1, Z0, Z0
+	VBROADCASTSS slope+80(FP), Z1
+	VMULPS       Z1, Z0, Z0
+	VMOVUPS      (DX)(SI*1), Z1
+	VBROADCASTSS shift+76(FP), Z2
+	VSUBPS       Z2, Z1, Z1
+	VSUBPS       Z0, Z1, Z0
+	VBROADCASTSS scale+84(FP), Z1
+	VMULPS       Z1, Z0, Z0
+	VMOVUPS      Z0, (AX)(SI*1)
+	VMOVUPS      64(BX)(SI*1), Z0
+	VBROADCASTSS mean+72(FP), Z1
+	VSUBPS       Z1, Z0, Z0
+	VBROADCASTSS slope+80(FP), Z1
+	VMULPS       Z1, Z0, Z0
+	VMOVUPS      64(DX)(SI*1), Z1
+	VBROADCASTSS shift+76(FP), Z2
+	VSUBPS       Z2, Z1, Z1
+	VSUBPS       Z0, Z1, Z0
+	VBROADCASTSS scale+84(FP), Z1
+	VMULPS       Z1, Z0, Z0
+	VMOVUPS      Z0, 64(AX)(SI*1)
+	ADDQ         $+128, SI
+	SUBQ         $+32, CX
+	JGE          by2
+
+end2:
+	ADDQ $+32, CX
+	SUBQ $+16, CX
+	JL   end1
+
+by1:
+	VMOVUPS      (BX)(SI*1), Z0
+	VBROADCASTSS mean+72(FP), Z1
+	VSUBPS       Z1, Z0, Z0
+	VBROADCASTSS slope+80(FP), Z1
+	VMULPS       Z1, Z0, Z0
+	VMOVUPS      (DX)(SI*1), Z1
+	VBROADCASTSS shift+76(FP), Z2
+	VSUBPS       Z2, Z1, Z1
+	VSUBPS       Z0, Z1, Z0
+	VBROADCASTSS scale+84(FP), Z1
+	VMULPS       Z1, Z0, Z0
+	VMOVUPS      Z0, (AX)(SI*1)
+	ADDQ         $+64, SI
+	SUBQ         $+16, CX
+	JGE          by1
+
+end1:
+	ADDQ         $+16, CX
+	JZ           done
+	MOVQ         $-1, DI
+	BZHIQ        CX, DI, DI
+	KMOVW        DI, K1
+	VMOVUPS.Z    (BX)(SI*1), K1, Z0
+	VBROADCASTSS mean+72(FP), Z1
+	VSUBPS       Z1, Z0, Z0
+	VBROADCASTSS slope+80(FP), Z1
+	VMULPS       Z1, Z0, Z0
+	VMOVUPS.Z    (DX)(SI*1), K1, Z1
+	VBROADCASTSS shift+76(FP), Z2
+	VSUBPS       Z2, Z1, Z1
+	VSUBPS       Z0, Z1, Z0
+	VBROADCASTSS scale+84(FP), Z1
+	VMULPS       Z1, Z0, Z0
+	VMOVUPS      Z0, K1, (AX)(SI*1)
+
+done:
+	VZEROUPPER
+	RET
+
 // func normAVX512(dst []float32, x []float32, mean float32, rstd float32)
 // Requires: AVX, AVX512F, BMI2
 TEXT ·normAVX512(SB), NOSPLIT, $0-56
@@ -3215,6 +3384,187 @@ end1:
 	NEGQ         CX
 	VMOVUPS      128(AX)(CX*4), Y1
 	VMASKMOVPS   Y0, Y1, (DX)(BX*1)
+
+done:
+	VZEROUPPER
+	RET
+
+// func channelNormAVX2(dst []float32, x []float32, mean float32, scale float32, shift float32)
+// Requires: AVX
+TEXT ·channelNormAVX2(SB), NOSPLIT, $0-60
+	MOVQ dst_base+0(FP), AX
+	MOVQ dst_len+8(FP), CX
+	MOVQ x_base+24(FP), DX
+	XORQ BX, BX
+	SUBQ $+32, CX
+	JL   end4
+
+by4:
+	VMOVUPS      (DX)(BX*1), Y0
+	VBROADCASTSS mean+48(FP), Y1
+	VSUBPS       Y1, Y0, Y0
+	VBROADCASTSS scale+52(FP), Y1
+	VMULPS       Y1, Y0, Y0
+	VBROADCASTSS shift+56(FP), Y1
+	VADDPS       Y1, Y0, Y0
+	VMOVUPS      Y0, (AX)(BX*1)
+	VMOVUPS      32(DX)(BX*1), Y0
+	VBROADCASTSS mean+48(FP), Y1
+	VSUBPS       Y1, Y0, Y0
+	VBROADCASTSS scale+52(FP), Y1
+	VMULPS       Y1, Y0, Y0
+	VBROADCASTSS shift+56(FP), Y1
+	VADDPS       Y1, Y0, Y0
+	VMOVUPS      Y0, 32(AX)(BX*1)
+	VMOVUPS      64(DX)(BX*1), Y0
+	VBROADCASTSS mean+48(FP), Y1
+	VSUBPS       Y1, Y0, Y0
+	VBROADCASTSS scale+52(FP), Y1
+	VMULPS       Y1, Y0, Y0
+	VBROADCASTSS shift+56(FP), Y1
+	VADDPS       Y1, Y0, Y0
+	VMOVUPS      Y0, 64(AX)(BX*1)
+	VMOVUPS      96(DX)(BX*1), Y0
+	VBROADCASTSS mean+48(FP), Y1
+	VSUBPS       Y1, Y0, Y0
+	VBROADCASTSS scale+52(FP), Y1
+	VMULPS       Y1, Y0, Y0
+	VBROADCASTSS shift+56(FP), Y1
+	VADDPS       Y1, Y0, Y0
+	VMOVUPS      Y0, 96(AX)(BX*1)
+	ADDQ         $+128, BX
+	SUBQ         $+32, CX
+	JGE          by4
+
+end4:
+	ADDQ $+32, CX
+	SUBQ $+8, CX
+	JL   end1
+
+by1:
+	VMOVUPS      (DX)(BX*1), Y0
+	VBROADCASTSS mean+48(FP), Y1
+	VSUBPS       Y1, Y0, Y0
+	VBROADCASTSS scale+52(FP), Y1
+	VMULPS       Y1, Y0, Y0
+	VBROADCASTSS shift+56(FP), Y1
+	VADDPS       Y1, Y0, Y0
+	VMOVUPS      Y0, (AX)(BX*1)
+	ADDQ         $+32, BX
+	SUBQ         $+8, CX
+	JGE          by1
+
+end1:
+	ADDQ         $+8, CX
+	JZ           done
+	LEAQ         tail_masks<>+0(SB), SI
+	MOVQ         CX, DI
+	NEGQ         DI
+	VMOVUPS      128(SI)(DI*4), Y0
+	VMASKMOVPS   (DX)(BX*1), Y0, Y0
+	VBROADCASTSS mean+48(FP), Y1
+	VSUBPS       Y1, Y0, Y0
+	VBROADCASTSS scale+52(FP), Y1
+	VMULPS       Y1, Y0, Y0
+	VBROADCASTSS shift+56(FP), Y1
+	VADDPS       Y1, Y0, Y0
+	LEAQ         tail_masks<>+0(SB), DX
+	NEGQ         CX
+	VMOVUPS      128(DX)(CX*4), Y1
+	VMASKMOVPS   Y0, Y1, (AX)(BX*1)
+
+done:
+	VZEROUPPER
+	RET
+
+// func channelNormGradAVX2(dst []float32, dy []float32, x []float32, mean float32, shift float32, slope float32, scale float32)
+// Requires: AVX
+TEXT ·channelNormGradAVX2(SB), NOSPLIT, $0-88
+	MOVQ dst_base+0(FP), AX
+	MOVQ dst_len+8(FP), CX
+	MOVQ dy_base+24(FP), DX
+	MOVQ x_base+48(FP), BX
+	XORQ SI, SI
+	SUBQ $+16, CX
+	JL   end2
+
+by2:
+	VMOVUPS      (BX)(SI*1), Y0
+	VBROADCASTSS mean+72(FP), Y1
+	VSUBPS       Y1, Y0, Y0
+	VBROADCASTSS slope+80(FP), Y1
+	VMULPS       Y1, Y0, Y0
+	VMOVUPS      (DX)(SI*1), Y1
+	VBROADCASTSS shift+76(FP), Y2
+	VSUBPS       Y2, Y1, Y1
+	VSUBPS       Y0, Y1, Y0
+	VBROADCASTSS scale+84(FP), Y1
+	VMULPS       Y1, Y0, Y0
+	VMOVUPS      Y0, (AX)(SI*1)
+	VMOVUPS      32(BX)(SI*1), Y0
+	VBROADCASTSS mean+72(FP), Y1
+	VSUBPS       Y1, Y0, Y0
+	VBROADCASTSS slope+80(FP), Y1
+	VMULPS       Y1, Y0, Y0
+	VMOVUPS      32(DX)(SI*1), Y1
+	VBROADCASTSS shift+76(FP), Y2
+	VSUBPS       Y2, Y1, Y1
+	VSUBPS       Y0, Y1, Y0
+	VBROADCASTSS scale+84(FP), Y1
+	VMULPS       Y1, Y0, Y0
+	VMOVUPS      Y0, 32(AX)(SI*1)
+	ADDQ         $+64, SI
+	SUBQ         $+16, CX
+	JGE          by2
+
+end2:
+	ADDQ $+16, CX
+	SUBQ $+8, CX
+	JL   end1
+
+by1:
+	VMOVUPS      (BX)(SI*1), Y0
+	VBROADCASTSS mean+72(FP), Y1
+	VSUBPS       Y1, Y0, Y0
+	VBROADCASTSS slope+80(FP), Y1
+	VMULPS       Y1, Y0, Y0
+	VMOVUPS      (DX)(SI*1), Y1
+	VBROADCASTSS shift+76(FP), Y2
+	VSUBPS       Y2, Y1, Y1
+	VSUBPS       Y0, Y1, Y0
+	VBROADCASTSS scale+84(FP), Y1
+	VMULPS       Y1, Y0, Y0
+	VMOVUPS      Y0, (AX)(SI*1)
+	ADDQ         $+32, SI
+	SUBQ         $+8, CX
+	JGE          by1
+
+end1:
+	ADDQ         $+8, CX
+	JZ           done
+	LEAQ         tail_masks<>+0(SB), DI
+	MOVQ         CX, R8
+	NEGQ         R8
+	VMOVUPS      128(DI)(R8*4), Y0
+	VMASKMOVPS   (BX)(SI*1), Y0, Y0
+	VBROADCASTSS mean+72(FP), Y1
+	VSUBPS       Y1, Y0, Y0
+	VBROADCASTSS slope+80(FP), Y1
+	VMULPS       Y1, Y0, Y0
+	LEAQ         tail_masks<>+0(SB), BX
+	MOVQ         CX, DI
+	NEGQ         DI
+	VMOVUPS      128(BX)(DI*4), Y1
+	VMASKMOVPS   (DX)(SI*1), Y1, Y1
+	VBROADCASTSS shift+76(FP), Y2
+	VSUBPS       Y2, Y1, Y1
+	VSUBPS       Y0, Y1, Y0
+	VBROADCASTSS scale+84(FP), Y1
+	VMULPS       Y1, Y0, Y0
+	LEAQ         tail_masks<>+0(SB), DX
+	NEGQ         CX
+	VMOVUPS      128(DX)(CX*4), Y1
+	VMASKMOVPS   Y0, Y1, (AX)(SI*1)
 
 done:
 	VZEROUPPER

@@ -45,3 +45,35 @@ func TransposePanel(dst, src []float32, ld, cols int) {
 		}
 	}
 }
+
+// GatherUnits copies units of 64 elements, n for each of so many rows: dst[(r*n+i)*64] on from src[at[r*step+i]*64] on, or zeros where that is
+// negative.
+func GatherUnits(dst, src []uint16, rows, n int, at []int32, step int) {
+	if rows < 0 || n < 0 || step < n || len(dst) < rows*n*ChannelUnit || rows > 0 && len(at) < (rows-1)*step+n {
+		panic(fmt.Sprintf("vec.GatherUnits: %d rows of %d units, stride %d, from %d places to %d elements", rows, n, step, len(at), len(dst)))
+	}
+	if rows == 0 || n == 0 {
+		return
+	}
+	most := int32(len(src)/ChannelUnit) - 1
+	for r := range rows {
+		for _, u := range at[r*step:][:n] {
+			if u > most {
+				panic(fmt.Sprintf("vec.GatherUnits: unit %d of %d elements", u, len(src)))
+			}
+		}
+	}
+	if gatherUnits(dst, src, rows, n, at, step) {
+		return
+	}
+	for r := range rows {
+		for _, u := range at[r*step:][:n] {
+			if u < 0 {
+				clear(dst[:ChannelUnit])
+			} else {
+				copy(dst[:ChannelUnit], src[int(u)*ChannelUnit:])
+			}
+			dst = dst[ChannelUnit:]
+		}
+	}
+}

@@ -30,3 +30,15 @@ func transposePanel(dst, src []float32, ld, cols int) bool {
 	}
 	return true
 }
+
+func gatherUnits(dst, src []uint16, rows, n int, at []int32, step int) bool {
+	switch active {
+	case setAVX512:
+		gatherUnitsAVX512(rows, n, &dst[0], unsafe.SliceData(src), &at[0], step)
+	case setAVX2:
+		gatherUnitsAVX2(rows, n, &dst[0], unsafe.SliceData(src), &at[0], step)
+	default:
+		return false
+	}
+	return true
+}

@@ -72,3 +72,52 @@ func TestTransposePanel(t *testing.T) {
 		restore()
 	}
 }
+
+func TestGatherUnits(t *testing.T) {
+	const units, guard = 7, 0xdead
+	r := rand.New(rand.NewPCG(5, 1))
+	src := make([]uint16, units*ChannelUnit)
+	for i := range src {
+		src[i] = uint16(r.Uint32())
+	}
+	for _, set := range Sets() {
+		restore, err := Use(set)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 50 {
+			rows, n := 1+r.IntN(5), 1+r.IntN(10)
+			step := n + r.IntN(4)
+			at := make([]int32, (rows-1)*step+n)
+			for i := range at {
+				at[i] = int32(r.IntN(units+2)) - 2
+			}
+			dst := make([]uint16, rows*n*ChannelUnit+32)
+			for i := range dst {
+				dst[i] = guard
+			}
+			GatherUnits(dst, src, rows, n, at, step)
+			for i, v := range dst {
+				want := uint16(guard)
+				if u := i / ChannelUnit; u < rows*n {
+					want = 0
+					if from := at[u/n*step+u%n]; from >= 0 {
+						want = src[int(from)*ChannelUnit+i%ChannelUnit]
+					}
+				}
+				if v != want {
+					t.Fatalf("%s, %d rows of %d units: element %d is %#x, not %#x", set, rows, n, i, v, want)
+				}
+			}
+		}
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("%s: a unit past the end is accepted", set)
+				}
+			}()
+			GatherUnits(make([]uint16, ChannelUnit), src, 1, 1, []int32{units}, 1)
+		}()
+		restore()
+	}
+}

@@ -812,6 +812,40 @@ func norm(dst, x []float32, mean, rstd float32) {
 	}
 }
 
+func channelNorm(dst, x []float32, mean, scale, shift float32) {
+	switch active {
+	case setAVX512:
+		for i := 0; i < len(dst); i += chunk {
+			j := min(i+chunk, len(dst))
+			channelNormAVX512(dst[i:j], x[i:j], mean, scale, shift)
+		}
+	case setAVX2:
+		for i := 0; i < len(dst); i += chunk {
+			j := min(i+chunk, len(dst))
+			channelNormAVX2(dst[i:j], x[i:j], mean, scale, shift)
+		}
+	default:
+		channelNormGeneric(dst, x, mean, scale, shift)
+	}
+}
+
+func channelNormGrad(dst, dy, x []float32, mean, shift, slope, scale float32) {
+	switch active {
+	case setAVX512:
+		for i := 0; i < len(dst); i += chunk {
+			j := min(i+chunk, len(dst))
+			channelNormGradAVX512(dst[i:j], dy[i:j], x[i:j], mean, shift, slope, scale)
+		}
+	case setAVX2:
+		for i := 0; i < len(dst); i += chunk {
+			j := min(i+chunk, len(dst))
+			channelNormGradAVX2(dst[i:j], dy[i:j], x[i:j], mean, shift, slope, scale)
+		}
+	default:
+		channelNormGradGeneric(dst, dy, x, mean, shift, slope, scale)
+	}
+}
+
 func normScale(dst, x, w []float32, mean, rstd float32) {
 	switch active {
 	case setAVX512:

@@ -182,6 +182,14 @@ func norm(dst, x []float32, mean, rstd float32) {
 	normGeneric(dst, x, mean, rstd)
 }
 
+func channelNorm(dst, x []float32, mean, scale, shift float32) {
+	channelNormGeneric(dst, x, mean, scale, shift)
+}
+
+func channelNormGrad(dst, dy, x []float32, mean, shift, slope, scale float32) {
+	channelNormGradGeneric(dst, dy, x, mean, shift, slope, scale)
+}
+
 func normScale(dst, x, w []float32, mean, rstd float32) {
 	normScaleGeneric(dst, x, w, mean, rstd)
 }

@@ -54,6 +54,18 @@ func normGeneric(dst, x []float32, mean, rstd float32) {
 	}
 }
 
+func channelNormGeneric(dst, x []float32, mean, scale, shift float32) {
+	for i := range dst {
+		dst[i] = float32((x[i]-mean)*scale) + shift
+	}
+}
+
+func channelNormGradGeneric(dst, dy, x []float32, mean, shift, slope, scale float32) {
+	for i := range dst {
+		dst[i] = ((dy[i] - shift) - float32((x[i]-mean)*slope)) * scale
+	}
+}
+
 func normScaleGeneric(dst, x, w []float32, mean, rstd float32) {
 	for i := range dst {
 		dst[i] = float32((x[i]-mean)*rstd) * w[i]

@@ -97,6 +97,11 @@ var kernelCases = []kernelCase{
 	}},
 	layerNormCase("LayerNorm", true, true), layerNormCase("LayerNorm without bias", true, false),
 	layerNormCase("LayerNorm without weight", false, true), layerNormCase("LayerNorm without both", false, false),
+	{"ChannelNorm", 1, 1, func(in, out [][]float32) []float32 { ChannelNorm(out[0], in[0], 0.1, 0.9, -0.3); return nil }},
+	{"ChannelNormGrad", 2, 1, func(in, out [][]float32) []float32 {
+		ChannelNormGrad(out[0], in[0], in[1], 0.1, 0.02, 0.3, 0.9)
+		return nil
+	}},
 	{"LayerNormGrad", 3, 1, func(in, out [][]float32) []float32 { LayerNormGrad(out[0], in[0], in[1], in[2], 0.1, 0.9); return nil }},
 	{"LayerNormGrad without weight", 2, 1, func(in, out [][]float32) []float32 {
 		LayerNormGrad(out[0], in[0], in[1], nil, 0.1, 0.9)

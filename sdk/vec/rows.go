@@ -141,3 +141,15 @@ func LayerNormGradParams(dw, db, dy, x []float32, mean, rstd float32) {
 func RMSNormGradParams(dw, dy, x []float32, rstd float32) {
 	LayerNormGradParams(dw, nil, dy, x, 0, rstd)
 }
+
+// ChannelNorm sets dst[i] = (x[i]-mean)·scale + shift, each operation rounded.
+func ChannelNorm(dst, x []float32, mean, scale, shift float32) {
+	same("ChannelNorm", len(dst), len(x))
+	channelNorm(dst, x, mean, scale, shift)
+}
+
+// ChannelNormGrad sets dst[i] = (dy[i]-shift - (x[i]-mean)·slope)·scale, each operation rounded.
+func ChannelNormGrad(dst, dy, x []float32, mean, shift, slope, scale float32) {
+	same("ChannelNormGrad", len(dst), len(dy), len(x))
+	channelNormGrad(dst, dy, x, mean, shift, slope, scale)
+}

@@ -131,16 +131,9 @@ func batchNorm(d *Device, c device.Call) (func(), error) {
 		rstd := float32(1 / math.Sqrt(squares/m+a.Eps))
 		stats[2*c], stats[2*c+1] = mean, rstd
 		means[c], variances[c] = mean, float32(squares/(m-1))
-		g.pieces(c, func(lo, hi int) { normalise(to[lo:hi], from[lo:hi], mean, float32(rstd*w[c]), b[c]) })
+		g.pieces(c, func(lo, hi int) { vec.ChannelNorm(to[lo:hi], from[lo:hi], mean, float32(rstd*w[c]), b[c]) })
 		g.scatter(y, to, c)
 	})
-}
-
-// normalise writes (x - mean)*scale + shift.
-func normalise(y, x []float32, mean, scale, shift float32) {
-	vec.AddScalar(y, x, -mean)
-	vec.Scale(y, y, scale)
-	vec.AddScalar(y, y, shift)
 }
 
 func batchNormFixed(d *Device, c device.Call) (func(), error) {
@@ -154,7 +147,7 @@ func batchNormFixed(d *Device, c device.Call) (func(), error) {
 		c := r % g.c
 		rstd := float32(1 / math.Sqrt(float64(variance[c])+a.Eps))
 		lo, hi := r*g.plane, (r+1)*g.plane
-		normalise(y[lo:hi], x[lo:hi], mean[c], float32(rstd*w[c]), b[c])
+		vec.ChannelNorm(y[lo:hi], x[lo:hi], mean[c], float32(rstd*w[c]), b[c])
 	}), nil
 }
 
@@ -180,13 +173,7 @@ func batchNormGrad(d *Device, c device.Call) (func(), error) {
 		dw[c], db[c] = float32(products), float32(sum)
 		shift, slope := float32(sum/m), float32(products/m*float64(rstd))
 		scale := float32(w[c] * rstd)
-		g.pieces(c, func(lo, hi int) {
-			t := t[:hi-lo]
-			vec.AddScalar(t, from[lo:hi], -mean)
-			vec.AddScalar(to[lo:hi], up[lo:hi], -shift)
-			vec.Axpy(to[lo:hi], t, -slope)
-			vec.Scale(to[lo:hi], to[lo:hi], scale)
-		})
+		g.pieces(c, func(lo, hi int) { vec.ChannelNormGrad(to[lo:hi], up[lo:hi], from[lo:hi], mean, shift, slope, scale) })
 		g.scatter(dx, to, c)
 	})
 }

@@ -86,6 +86,13 @@ func (s *isa) rows() {
 		p.out("p", e)
 		p.out("ds", s.mul(d, p.scalar("scale")))
 	})
+	s.each("channelNorm", 4, func(p *pass) {
+		p.out("dst", s.add(s.mul(s.sub(p.in("x"), p.scalar("mean")), p.scalar("scale")), p.scalar("shift")))
+	})
+	s.each("channelNormGrad", 2, func(p *pass) {
+		slope := s.mul(s.sub(p.in("x"), p.scalar("mean")), p.scalar("slope"))
+		p.out("dst", s.mul(s.sub(s.sub(p.in("dy"), p.scalar("shift")), slope), p.scalar("scale")))
+	})
 	s.each("norm", 2, func(p *pass) { p.out("dst", p.xhat()) })
 	s.each("normScale", 2, func(p *pass) { p.out("dst", s.mul(p.xhat(), p.in("w"))) })
 	s.each("normAffine", 2, func(p *pass) { p.out("dst", s.mulAdd(p.xhat(), p.in("w"), p.in("b"))) })

@@ -56,6 +56,8 @@ var kernels = []kernel{
 	{name: "softmaxGrad", params: "dst, y, dy []float32, dot, scale float32"},
 	{name: "attentionGradRow", params: "p, ds []float32, scale, lse, delta float32"},
 	{name: "norm", params: "dst, x []float32, mean, rstd float32"},
+	{name: "channelNorm", params: "dst, x []float32, mean, scale, shift float32"},
+	{name: "channelNormGrad", params: "dst, dy, x []float32, mean, shift, slope, scale float32"},
 	{name: "normScale", params: "dst, x, w []float32, mean, rstd float32"},
 	{name: "normAffine", params: "dst, x, w, b []float32, mean, rstd float32"},
 	{name: "normGradSums", params: "s, t *[32]float32, dy, x []float32, mean, rstd float32", fold: "zero"},

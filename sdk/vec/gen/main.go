@@ -30,6 +30,8 @@ var parts = map[string]func(){
 			avx512.packPiece(over)
 			avx2.packPiece(over)
 		}
+		avx512.gatherUnits()
+		avx2.gatherUnits()
 	},
 	"elementwise": func() {
 		avx512.elementwise()

@@ -87,3 +87,47 @@ func laneBits(first int) Mem {
 	}
 	return m
 }
+
+// gatherUnits writes a function that copies units of 128 bytes: of every row, n of them, whose places in src the row's part of at
+// gives in units, or zeros where it is negative. Rows of at lie step elements apart.
+func (s *isa) gatherUnits() {
+	TEXT("gatherUnits"+s.suffix, NOSPLIT, "func(rows, n int, dst, src *uint16, at *int32, step int)")
+	Pragma("noescape")
+	rows := Load(Param("rows"), GP64())
+	n := Load(Param("n"), GP64())
+	dst := Load(Param("dst"), GP64())
+	src := Load(Param("src"), GP64())
+	at := Load(Param("at"), GP64())
+	step := Load(Param("step"), GP64())
+	i, from := GP64(), GP64()
+	v := s.vecs(128 / s.bytes())
+	none := s.vec()
+	s.zero(none)
+	Label("rows")
+	XORQ(i, i)
+	Label("units")
+	MOVLQSX(Mem{Base: at, Index: i, Scale: 4}, from)
+	SHLQ(Imm(7), from)
+	JS(LabelRef("none"))
+	for j, v := range v {
+		VMOVUPS(Mem{Base: src, Index: from, Scale: 1, Disp: s.bytes() * j}, v)
+	}
+	for j, v := range v {
+		VMOVUPS(v, Mem{Base: dst, Disp: s.bytes() * j})
+	}
+	JMP(LabelRef("next"))
+	Label("none")
+	for j := range v {
+		VMOVUPS(none, Mem{Base: dst, Disp: s.bytes() * j})
+	}
+	Label("next")
+	ADDQ(imm(128), dst)
+	INCQ(i)
+	CMPQ(i, n)
+	JL(LabelRef("units"))
+	LEAQ(Mem{Base: at, Index: step, Scale: 4}, at)
+	DECQ(rows)
+	JNZ(LabelRef("rows"))
+	VZEROUPPER()
+	RET()
+}
