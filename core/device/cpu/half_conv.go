@@ -39,6 +39,7 @@ type gathering struct {
 	window           int       // places
 	unit, parts      int       // channels that lie together; of a group
 	steps            int       // window*unit
+	shown            []int32   // [result pixel][place in the window]: the source pixel, or -1; where whole units lie together
 }
 
 func newGathering(images, groups, from, to int, src, dst tensor.Shape, rows, cols [][]int32) *gathering {
@@ -51,6 +52,19 @@ func newGathering(images, groups, from, to int, src, dst tensor.Shape, rows, col
 	}
 	g.parts = blocks(from, g.unit)
 	g.steps = g.window * g.unit
+	if g.unit != vec.ChannelUnit {
+		return g
+	}
+	for p := range g.dstArea {
+		for k := range g.window {
+			r, c := rows[k/len(cols)][p/g.dstW], cols[k%len(cols)][p%g.dstW]
+			at := int32(-1)
+			if r >= 0 && c >= 0 {
+				at = r*int32(g.srcW) + c
+			}
+			g.shown = append(g.shown, at)
+		}
+	}
 	return g
 }
 
@@ -117,6 +131,17 @@ func (g *gathering) lay(d *Device, x []uint16) func() {
 // see copies what places k0 to k1 of the window see from result pixels p0 to p1 of all images: col[p-p0][(k-k0, unit)].
 func (g *gathering) see(col, laid []uint16, group, part, p0, p1, k0, k1 int) {
 	width := (k1 - k0) * g.unit
+	if g.shown != nil {
+		for p0 < p1 {
+			n, at := p0/g.dstArea, p0%g.dstArea
+			count := min(p1-p0, g.dstArea-at) // in one image
+			plane := laid[((n*g.groups+group)*g.parts+part)*g.srcArea*g.unit:][:g.srcArea*g.unit]
+			vec.GatherUnits(col, plane, count, k1-k0, g.shown[at*g.window+k0:], g.window)
+			col = col[count*width:]
+			p0 += count
+		}
+		return
+	}
 	kw := len(g.cols)
 	for p := p0; p < p1; p++ {
 		n, at := p/g.dstArea, p%g.dstArea
@@ -126,12 +151,9 @@ func (g *gathering) see(col, laid []uint16, group, part, p0, p1, k0, k1 int) {
 		row, k := k0/kw, k0%kw
 		for len(to) > 0 {
 			r, c := g.rows[row][h], g.cols[k][w]
-			switch {
-			case r < 0 || c < 0:
+			if r < 0 || c < 0 {
 				clear(to[:g.unit])
-			case g.unit == vec.ChannelUnit:
-				*(*[vec.ChannelUnit]uint16)(to) = *(*[vec.ChannelUnit]uint16)(plane[(int(r)*g.srcW+int(c))*vec.ChannelUnit:])
-			default:
+			} else {
 				copy(to[:g.unit], plane[(int(r)*g.srcW+int(c))*g.unit:])
 			}
 			to = to[g.unit:]
