@@ -256,6 +256,9 @@ func (s *optimizerServer) compute(task int64, r *pb.StepRequest, k int, stopped 
 	if err := s.step(t); err != nil {
 		return status.Errorf(codes.Aborted, "Step for %s[%d:%d]%s", p.name, p.from+lo, p.from+hi, err)
 	}
+	if err := s.replaced(t, s.slots[number].Bytes, p, hi-lo); err != nil {
+		return status.Errorf(codes.Aborted, "Step for %s[%d:%d]: %v", p.name, p.from+lo, p.from+hi, err)
+	}
 	if s.ring != nil {
 		s.ring.Ready(task, hi-lo)
 		return nil
@@ -283,6 +286,27 @@ func (s *optimizerServer) step(t *Tensor) (err error) {
 	}()
 	if err := s.optimizer.Step(t); err != nil {
 		return fmt.Errorf(": %w", err)
+	}
+	return nil
+}
+
+// replaced reports a slice that the optimizer has put in the place of one that it was given: results are read from the slot.
+func (s *optimizerServer) replaced(t *Tensor, slot []byte, p *serverParam, n int) error {
+	given := func(x []float32, n int) bool {
+		ok := n == 0 || unsafe.Pointer(unsafe.SliceData(x)) == unsafe.Pointer(unsafe.SliceData(slot))
+		slot = slot[(4*n+63)/64*64:]
+		return ok
+	}
+	if !given(t.Param, n) {
+		return errors.New("Step must change t.Param in place (copy(t.Param, …)), not replace it")
+	}
+	for i, x := range p.state {
+		if s.task == 0 {
+			n = len(x)
+		}
+		if i >= len(t.State) || !given(t.State[i], n) {
+			return fmt.Errorf("Step must change t.State[%d] in place (copy(t.State[%d], …)), not replace it", i, i)
+		}
 	}
 	return nil
 }

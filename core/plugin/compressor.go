@@ -7,7 +7,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"time"
 
 	"starling/core/compress"
 	"starling/sdk"
@@ -23,7 +22,7 @@ type Compressor struct {
 
 var _ compress.External = (*Compressor)(nil)
 
-const layoutTimeout = 20 * time.Second
+const layoutTimeout = startTimeout
 
 // AskCompressor starts a plugin for the layout of its encodings, and ends it.
 func AskCompressor(ctx context.Context, u *Use, settings map[string]any) (*Compressor, error) {

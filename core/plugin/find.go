@@ -195,7 +195,10 @@ func Open(path string) (Found, error) {
 		if len(c.Command) == 0 || c.Command[0] == "" {
 			return bad("%s gives no command", FolderFile)
 		}
-		for _, word := range c.Command {
+		for i, word := range c.Command {
+			if local := filepath.FromSlash(word); (i == 0 && strings.ContainsRune(word, '/') || strings.HasPrefix(word, "..")) && !filepath.IsAbs(local) && !filepath.IsLocal(local) {
+				return bad("%s: the command %q leads out of the folder, whose checksum does not cover it; what runs a plugin lies in its folder, or is a program of the system by its name or absolute path", FolderFile, word)
+			}
 			for _, part := range strings.Split(filepath.ToSlash(word), "/") {
 				if slices.Contains(unhashed, part) && !filepath.IsAbs(word) {
 					return bad("%s: the command %q lies in %s, which the folder's checksum does not cover", FolderFile, word, part)

@@ -237,6 +237,11 @@ func TestFolders(t *testing.T) {
 	write("data.txt", "2")
 	_, err = Resolve(t.Context(), "adamw", filepath.Join(dir, "run.star"))
 	fails(t, err, "another checksum")
+	for _, command := range []string{`"../other/adamw"`, `"bin/../../adamw"`, `"sh", "../adamw.sh"`} {
+		write(FolderFile, `{"command": [`+command+`]}`)
+		_, err = Resolve(t.Context(), "adamw", filepath.Join(dir, "run.star"))
+		fails(t, err, "leads out of the folder", "checksum does not cover")
+	}
 	write(FolderFile, `{"command": [".venv/bin/python", "main.py"]}`)
 	_, err = Resolve(t.Context(), "adamw", filepath.Join(dir, "run.star"))
 	fails(t, err, ".venv", "checksum does not cover")

@@ -15,6 +15,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/iotest"
 )
 
 // launcherSide resolves plugin adamw as a launcher does: a program, or a folder with one in it.
@@ -199,6 +200,8 @@ func TestHandedOverIsChecked(t *testing.T) {
 	}{
 		"a byte":   {func(b []byte) []byte { b[600] ^= 1; return b }, "it was thrown away"},
 		"cut":      {func(b []byte) []byte { return b[:len(b)/2] }, "unexpected EOF"},
+		"a block":  {func(b []byte) []byte { return b[:1024] }, "unexpected EOF"},
+		"more":     {func(b []byte) []byte { return append(bytes.Clone(b[:len(b)-1024]), b...) }, "file exists"},
 		"nothing":  {func([]byte) []byte { return nil }, "no such file"},
 		"another":  {archive(tar.Header{Name: "lion", Typeflag: tar.TypeReg}), `"lion", which is none of its own`},
 		"outside":  {archive(tar.Header{Name: "adamw/../../x", Typeflag: tar.TypeReg}), "none of its own"},
@@ -215,15 +218,33 @@ func TestHandedOverIsChecked(t *testing.T) {
 			}
 		})
 	}
+	// The connection breaks in the middle; the next rank that asks gets it whole.
 	recipe, cache := elsewhere(t)
 	asked := 0
+	breaks := func(ctx context.Context, r Request) (io.ReadCloser, error) {
+		whole, err := from(l, &asked, nil)(ctx, r)
+		if err != nil {
+			return nil, err
+		}
+		return io.NopCloser(io.MultiReader(io.LimitReader(whole, 100_000), iotest.ErrReader(errors.New("the launcher is gone")))), nil
+	}
+	_, err := (&Receiver{Plugins: l.Handed(), Fetch: breaks}).Resolve(t.Context(), "adamw", recipe)
+	fails(t, err, "plugin adamw, which this machine lacks", "the launcher is gone")
+	if left, _ := os.ReadDir(cache); len(left) != 0 {
+		t.Errorf("left behind: %v", left)
+	}
+	if u, err := (&Receiver{Plugins: l.Handed(), Fetch: from(l, &asked, nil)}).Resolve(t.Context(), "adamw", recipe); err != nil || u.SHA256 != was.SHA256 {
+		t.Errorf("after that: %v", err)
+	}
+	recipe, cache = elsewhere(t)
+	asked = 0
 	if err := os.MkdirAll(cache, 0o700); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Chmod(cache, 0o777); err != nil {
 		t.Fatal(err)
 	}
-	_, err := (&Receiver{Plugins: l.Handed(), Fetch: from(l, &asked, nil)}).Resolve(t.Context(), "adamw", recipe)
+	_, err = (&Receiver{Plugins: l.Handed(), Fetch: from(l, &asked, nil)}).Resolve(t.Context(), "adamw", recipe)
 	fails(t, err, "writable by nobody else", "chmod 700")
 	if asked != 0 {
 		t.Error("it was fetched into a folder that others can write")

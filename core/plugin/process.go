@@ -33,9 +33,12 @@ type StartOptions struct {
 	// Files are inherited, from descriptor FirstFile on.
 	Files []*os.File
 	Log   Log
-	// Timeout bounds the time until the plugin answers; 0: 20 seconds. With EnvWait set there is no bound.
+	// Timeout bounds the time until the plugin answers; 0: startTimeout. With EnvWait set there is no bound.
 	Timeout time.Duration
 }
+
+// startTimeout is there for what hangs: a Python that imports numpy from a slow disk, on a machine that does other work, has time.
+const startTimeout = time.Minute
 
 // FirstFile is the descriptor of the first of StartOptions.Files in the plugin; the one below holds its credentials.
 const FirstFile = 4
@@ -89,7 +92,7 @@ func Start(ctx context.Context, f Found, o StartOptions) (*Process, error) {
 	p.child = &child{cmd: cmd, ended: make(chan struct{})}
 	timeout := o.Timeout
 	if timeout == 0 {
-		timeout = 20 * time.Second
+		timeout = startTimeout
 	}
 	if os.Getenv(sdk.EnvWait) != "" {
 		timeout = 24 * time.Hour
@@ -183,7 +186,7 @@ func (f Found) interpreter(path string) string {
 
 // Manifest asks the plugin what it is.
 func (p *Process) Manifest() (sdk.Manifest, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
 	m, err := pb.NewPluginClient(p.conn).Describe(ctx, &pb.DescribeRequest{})
 	if err != nil {

@@ -11,10 +11,8 @@ import (
 	"math"
 	"slices"
 	"strings"
-	"time"
 
 	"starling/core/optim"
-	"starling/sdk"
 	pb "starling/sdk/proto/v1"
 )
 
@@ -23,7 +21,7 @@ const MaxRates = 10_000_000
 
 const (
 	rateBatch   = 1 << 16 // of one message
-	rateTimeout = 20 * time.Second
+	rateTimeout = startTimeout
 )
 
 // Schedule is a table of learning rates that a plugin gave. It implements optim.Schedule: no process stands behind it any more.
@@ -68,6 +66,38 @@ func AskSchedule(ctx context.Context, u *Use, settings map[string]any, total int
 }
 
 func (s *Schedule) ask(ctx context.Context, u *Use, settings map[string]any, total int) error {
+	return asking(ctx, u, settings, total, func(rates func(first, last int) ([]float64, error)) error {
+		s.rates = s.rates[:0]
+		for len(s.rates) < total {
+			more, err := rates(len(s.rates), min(total, len(s.rates)+rateBatch))
+			if err != nil {
+				return err
+			}
+			s.rates = append(s.rates, more...)
+		}
+		return nil
+	})
+}
+
+// AskScheduleBackwards asks one process for the rates of a few steps at a time, the last ones first. A schedule that keeps its word says what it
+// says to AskSchedule; the conformance suite compares the two.
+func AskScheduleBackwards(ctx context.Context, u *Use, settings map[string]any, total, piece int) ([]float64, error) {
+	out := make([]float64, total)
+	return out, asking(ctx, u, settings, total, func(rates func(first, last int) ([]float64, error)) error {
+		for last := total; last > 0; last -= piece {
+			first := max(0, last-piece)
+			part, err := rates(first, last)
+			if err != nil {
+				return err
+			}
+			copy(out[first:], part)
+		}
+		return nil
+	})
+}
+
+// asking starts a schedule for the questions of f, and ends it.
+func asking(ctx context.Context, u *Use, settings map[string]any, total int, f func(rates func(first, last int) ([]float64, error)) error) error {
 	if err := u.verify(); err != nil {
 		return err
 	}
@@ -76,26 +106,21 @@ func (s *Schedule) ask(ctx context.Context, u *Use, settings map[string]any, tot
 		return err
 	}
 	defer p.Kill()
-	r := &pb.RatesRequest{Settings: map[string]*pb.Value{}, Total: int64(total)}
-	for k, v := range settings {
-		r.Settings[k] = sdk.ToValue(v)
-	}
-	s.rates = s.rates[:0]
-	for len(s.rates) < total {
-		r.First, r.Last = int64(len(s.rates)), int64(min(total, len(s.rates)+rateBatch))
+	r := &pb.RatesRequest{Settings: values(settings), Total: int64(total)}
+	return f(func(first, last int) ([]float64, error) {
+		r.First, r.Last = int64(first), int64(last)
 		c, cancel := context.WithTimeout(ctx, rateTimeout)
+		defer cancel()
 		answer, err := pb.NewScheduleClient(p.conn).Rates(c, r)
-		cancel()
 		if err != nil {
 			p.child.settle()
-			return p.ended(fmt.Errorf("plugin %s: asking for learning rates: %w%s", u.Name, plain(err), p.out.quoted()))
+			return nil, p.ended(fmt.Errorf("plugin %s: asking for learning rates: %w%s", u.Name, plain(err), p.out.quoted()))
 		}
-		if int64(len(answer.Rates)) != r.Last-r.First {
-			return fmt.Errorf("plugin %s: asked for the learning rates of %d steps, it gave %d", u.Name, r.Last-r.First, len(answer.Rates))
+		if len(answer.Rates) != last-first {
+			return nil, fmt.Errorf("plugin %s: asked for the learning rates of %d steps, it gave %d", u.Name, last-first, len(answer.Rates))
 		}
-		s.rates = append(s.rates, answer.Rates...)
-	}
-	return nil
+		return answer.Rates, nil
+	})
 }
 
 // At is the rate of a step; after the last it stays.

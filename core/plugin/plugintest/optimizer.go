@@ -151,10 +151,10 @@ func (s *suite) same(o options) (*plugin.Updater, error) {
 
 func (s *suite) deterministic() (string, error) {
 	if _, err := s.same(options{threads: 1}); err != nil {
-		return "", fmt.Errorf("two processes differ: %w", err)
+		return "", means(err, "two processes differ: %w")
 	}
 	if _, err := s.same(options{threads: 4}); err != nil {
-		return "", fmt.Errorf("one thread and four differ: %w", err)
+		return "", means(err, "one thread and four differ: %w")
 	}
 	return "", nil
 }
@@ -173,7 +173,7 @@ func (s *suite) elementwise() (string, error) {
 			return slices.Compact(append([]int{0}, cuts...))
 		}})
 		if err != nil {
-			return "", fmt.Errorf("the result depends on how a parameter is cut (here into ranges and tasks of %d elements): %w; ask for whole tensors (sdk.Whole), or let each element's update depend on this element alone", task, err)
+			return "", means(err, "the result depends on how a parameter is cut (here into ranges and tasks of %d elements): %w; ask for whole tensors (sdk.Whole), or let each element's update depend on this element alone", task)
 		}
 	}
 	return "", nil
@@ -186,7 +186,7 @@ func (s *suite) hidden() (string, error) {
 		}
 	}})
 	if err != nil {
-		return "", fmt.Errorf("a process that was started again computes something else: %w; everything that lasts from one step to the next must be in the manifest's state", err)
+		return "", means(err, "a process that was started again computes something else: %w; everything that lasts from one step to the next must be in the manifest's state")
 	}
 	return fmt.Sprintf("killed %d times", u.Restarts), nil
 }
@@ -236,7 +236,7 @@ func (s *suite) roundTrip() (string, error) {
 		return "", err
 	}
 	if err := want.differs(rest); err != nil {
-		return "", fmt.Errorf("parameters and state copied to another rank after %d steps do not go on the same way: %w", steps/2, err)
+		return "", means(err, "parameters and state copied to another rank after %d steps do not go on the same way: %w", steps/2)
 	}
 	return "", nil
 }

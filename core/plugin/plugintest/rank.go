@@ -2,6 +2,7 @@ package plugintest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 
@@ -183,20 +184,34 @@ func (r *rank) run(ctx context.Context, from, to int, o options) (*plugin.Update
 	return u, nil
 }
 
+// difference is what two ranks differ in, in contrast to a failure of one of them.
+type difference struct{ error }
+
+func different(format string, args ...any) error { return &difference{fmt.Errorf(format, args...)} }
+
+// means adds what a difference means to it. Other errors stay as they are.
+func means(err error, format string, args ...any) error {
+	var d *difference
+	if !errors.As(err, &d) {
+		return err
+	}
+	return fmt.Errorf(format, append(args, err)...)
+}
+
 // differs names the first place at which two ranks differ.
 func (r *rank) differs(o *rank) error {
 	for i, n := range r.sizes {
 		a, b := r.mem[memParams][r.values[i]:][:n], o.mem[memParams][o.values[i]:][:n]
 		for k := range a {
 			if a[k] != b[k] {
-				return fmt.Errorf("parameter of shape %v, element %d: %v and %v", r.shapes[i], k, a[k], b[k])
+				return different("parameter of shape %v, element %d: %v and %v", r.shapes[i], k, a[k], b[k])
 			}
 		}
 		for s, at := range r.states[i] {
 			a, b := r.mem[memState][at:][:r.lengths[i][s]], o.mem[memState][o.states[i][s]:][:r.lengths[i][s]]
 			for k := range a {
 				if a[k] != b[k] {
-					return fmt.Errorf("state %s of a parameter of shape %v, element %d: %v and %v", r.use.Manifest.Optimizer.State[s].Name, r.shapes[i], k, a[k], b[k])
+					return different("state %s of a parameter of shape %v, element %d: %v and %v", r.use.Manifest.Optimizer.State[s].Name, r.shapes[i], k, a[k], b[k])
 				}
 			}
 		}

@@ -45,6 +45,22 @@ func Schedule(ctx context.Context, use *plugin.Use, settings map[string]any, rep
 		}
 		return "", nil
 	})
+	check("has no hidden state: asked for few steps at a time, the last ones first", func() (string, error) {
+		a, err := plugin.AskSchedule(ctx, use, settings, total)
+		if err != nil {
+			return "", err
+		}
+		b, err := plugin.AskScheduleBackwards(ctx, use, settings, total, 97)
+		if err != nil {
+			return "", err
+		}
+		for step := range total {
+			if a.At(step) != b[step] {
+				return "", fmt.Errorf("step %d: %v in order, and %v if it was asked for later steps before; a rate must depend on the settings and the step alone", step, a.At(step), b[step])
+			}
+		}
+		return "", nil
+	})
 	if failed > 0 {
 		return fmt.Errorf("plugin %s: %d of the checks failed", use.Name, failed)
 	}

@@ -52,7 +52,7 @@ func Sink(ctx context.Context, use *plugin.Use, settings map[string]any, report 
 		if err != nil {
 			failed++
 		}
-		report(Check{Name: c.name, Err: err, Note: fmt.Sprintf("%d files in the run's folder", len(files))})
+		report(Check{Name: c.name, Err: err, Note: fmt.Sprintf("files in the run's folder: %d", len(files))})
 	}
 	if failed > 0 {
 		return fmt.Errorf("plugin %s: %d of the checks failed", use.Name, failed)

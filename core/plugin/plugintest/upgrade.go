@@ -71,7 +71,7 @@ func (s *suite) upgrades(old Earlier) (string, error) {
 		if cut != nil {
 			what += ", or the result depends on how a parameter is cut"
 		}
-		return "", fmt.Errorf("%s: %w", what, err)
+		return "", means(err, "%s: %w", what)
 	}
 	if _, err := again.run(s.ctx, steps, 2*steps, options{threads: 1}); err != nil {
 		return "", fmt.Errorf("going on from the upgraded state: %w", err)
