@@ -96,7 +96,10 @@ func newPluginList() *cobra.Command {
 				for _, f := range all {
 					m, err := plugin.Describe(c.Context(), f)
 					if err != nil {
-						first, _, _ := strings.Cut(err.Error(), "\n")
+						first, _, more := strings.Cut(err.Error(), "\n")
+						if more {
+							first += "; runtime plugin info " + plugin.Quoted(f.Path) + " says more"
+						}
 						rows = append(rows, [2]string{f.Name, first})
 						continue
 					}
@@ -269,7 +272,7 @@ func newPluginInstall() *cobra.Command {
 				}
 			}
 			if err := os.MkdirAll(to, 0o755); err != nil {
-				return err
+				return fmt.Errorf("installing %s: %w; name a folder that you can write with --to, and let recipes find it with --plugin-dir", f.Name, err)
 			}
 			target := filepath.Join(to, f.Name)
 			_, plain := os.Stat(filepath.Join(target, plugin.FolderFile))
@@ -277,7 +280,7 @@ func newPluginInstall() *cobra.Command {
 				return fmt.Errorf("installing %s: %s holds the source of a plugin, which the program would take the place of; install it into another folder with --to", f.Name, target)
 			}
 			if err := replaceBy(target, f); err != nil {
-				return fmt.Errorf("installing %s: %w", f.Name, err)
+				return fmt.Errorf("installing %s: %w; name a folder that you can write with --to, and let recipes find it with --plugin-dir", f.Name, err)
 			}
 			if f, err = plugin.Open(target); err != nil {
 				return err

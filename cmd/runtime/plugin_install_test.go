@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -103,4 +104,96 @@ func TestNewPythonPluginRequirements(t *testing.T) {
 	if !strings.Contains(pipInstall, protobuf) {
 		t.Errorf("%s does not ask for %s", pipInstall, protobuf)
 	}
+}
+
+// What cannot be installed says what to do, and a plugin that does not start is listed with where its reasons are.
+func TestPluginFoldersThatDoNotWork(t *testing.T) {
+	t.Setenv("XDG_CONFIG_HOME", t.TempDir())
+	dir := t.TempDir()
+	serveAs(t, dir, "reference-adamw")
+	file := filepath.Join(dir, "file")
+	if err := os.WriteFile(file, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	p := start(t, "plugin", "install", filepath.Join(dir, "reference-adamw"), "--to", filepath.Join(file, "plugins"))
+	if code := p.wait(t, time.Minute); code != 1 {
+		t.Errorf("exit status %d", code)
+	}
+	contains(t, p.stderr.String(), "installing reference-adamw", "not a directory", "name a folder that you can write with --to")
+	broken := filepath.Join(plugin.UserDir(), "broken")
+	if err := os.MkdirAll(filepath.Dir(broken), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(broken, []byte("#!/bin/sh\necho it is Sunday >&2\nexit 1\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	p = start(t, "plugin", "list")
+	if code := p.wait(t, time.Minute); code != 0 {
+		t.Errorf("exit status %d", code)
+	}
+	contains(t, p.stdout.String(), "it is no plugin of Starling, or it failed before it served", "runtime plugin info "+broken+" says more")
+	p = start(t, "plugin", "info", broken)
+	if code := p.wait(t, time.Minute); code != 1 {
+		t.Errorf("exit status %d", code)
+	}
+	contains(t, p.stderr.String(), "it is Sunday")
+}
+
+// Plugins of a runtime that is killed at any moment are gone soon after: those that a check starts, in Go and in Python.
+func TestPluginsEndWithWhatStartedThem(t *testing.T) {
+	homes := map[string]string{"Go": t.TempDir()}
+	serveAs(t, homes["Go"], "reference-adamw")
+	t.Run("Go", func(t *testing.T) { endsWithItsStarter(t, filepath.Join(homes["Go"], "reference-adamw"), homes["Go"]) })
+	t.Run("Python", func(t *testing.T) {
+		python(t)
+		home := filepath.Join(t.TempDir(), "snake")
+		newAt(t, home, "--lang", "python")
+		endsWithItsStarter(t, home, "")
+	})
+}
+
+func endsWithItsStarter(t *testing.T, path, dir string) {
+	t.Helper()
+	p := start(t, "plugin", "test", path)
+	var of []int
+	eventually(t, time.Minute, "no plugin was started", func() bool {
+		if of = childrenOf(t, p.cmd.Process.Pid); dir != "" {
+			of = pluginProcesses(t, dir)
+		}
+		return len(of) > 0
+	})
+	_ = p.cmd.Process.Kill()
+	<-p.exited
+	eventually(t, time.Minute, "a plugin outlives its runtime", func() bool {
+		for _, pid := range of {
+			if _, err := os.Stat(filepath.Join("/proc", strconv.Itoa(pid), "exe")); err == nil {
+				if b, _ := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "cmdline")); len(b) > 0 {
+					return false
+				}
+			}
+		}
+		return true
+	})
+}
+
+// childrenOf lists the processes that one has started.
+func childrenOf(t *testing.T, parent int) (pids []int) {
+	t.Helper()
+	all, err := filepath.Glob("/proc/[0-9]*/stat")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range all {
+		b, err := os.ReadFile(path)
+		if err != nil {
+			continue
+		}
+		_, rest, _ := strings.Cut(string(b), ") ")
+		if f := strings.Fields(rest); len(f) > 1 && f[1] == strconv.Itoa(parent) {
+			if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(path))); err == nil {
+				pids = append(pids, pid)
+			}
+		}
+	}
+	return pids
 }

@@ -220,12 +220,18 @@ func tooLarge(files int, bytes int64) error {
 
 // receive takes a plugin's files, checks them and keeps them. Nothing of them is run.
 func (r *Receiver) receive(ctx context.Context, name, want string) (Found, int64, error) {
+	// Where nothing can be written the plugin has to be installed.
+	unwritable := func(err error) error {
+		return fmt.Errorf("it has no place: %w; let XDG_CACHE_HOME name a folder of this machine that you can write, or install the plugin here", err)
+	}
 	dir, err := cacheDir()
 	if err != nil {
-		return Found{}, 0, err
+		return Found{}, 0, unwritable(err)
 	}
 	unlock, alone, err := lockFile(ctx, dir+".lock")
-	if err != nil {
+	if err != nil && ctx.Err() == nil {
+		return Found{}, 0, unwritable(err)
+	} else if err != nil {
 		return Found{}, 0, err
 	}
 	defer unlock()
@@ -240,7 +246,7 @@ func (r *Receiver) receive(ctx context.Context, name, want string) (Found, int64
 	}
 	tmp, err := os.MkdirTemp(dir, incoming)
 	if err != nil {
-		return Found{}, 0, err
+		return Found{}, 0, unwritable(err)
 	}
 	defer os.RemoveAll(tmp)
 	body, err := r.Fetch(ctx, Request{name, want})

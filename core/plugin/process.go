@@ -40,6 +40,9 @@ type StartOptions struct {
 // startTimeout is there for what hangs: a Python that imports numpy from a slow disk, on a machine that does other work, has time.
 const startTimeout = time.Minute
 
+// protocols are the versions of the protocol that are spoken: a plugin takes the newest that it knows.
+var protocols = map[int]plugin.PluginSet{sdk.ProtocolVersion: {"plugin": connection{}}}
+
 // FirstFile is the descriptor of the first of StartOptions.Files in the plugin; the one below holds its credentials.
 const FirstFile = 4
 
@@ -99,7 +102,7 @@ func Start(ctx context.Context, f Found, o StartOptions) (*Process, error) {
 	}
 	p.client = plugin.NewClient(&plugin.ClientConfig{
 		HandshakeConfig:  plugin.HandshakeConfig{MagicCookieKey: sdk.CookieKey, MagicCookieValue: sdk.CookieValue},
-		VersionedPlugins: map[int]plugin.PluginSet{sdk.ProtocolVersion: {"plugin": connection{}}},
+		VersionedPlugins: protocols,
 		AllowedProtocols: []plugin.Protocol{plugin.ProtocolGRPC},
 		TLSConfig:        config,
 		SkipHostEnv:      true,

@@ -69,7 +69,7 @@ func Resolve(ctx context.Context, name, recipe string) (*Use, error) {
 	}
 	lock.Set(m, hashes[0])
 	if err := lock.Write(); err != nil {
-		return nil, fmt.Errorf("pinning plugin %s: %w", name, err)
+		return nil, fmt.Errorf("pinning plugin %s on its first use: %w; make the recipe's folder writable for once, or take a copy of it", name, err)
 	}
 	return &Use{all[0], m, hashes[0], lock.Plugins[name].SHA256}, nil
 }

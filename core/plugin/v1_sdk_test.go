@@ -99,4 +99,14 @@ func TestFrozenSDK(t *testing.T) {
 	if u.Restarts != 0 {
 		t.Errorf("it was started again %d times", u.Restarts)
 	}
+	// A host that speaks a later version too is answered in version 1.
+	defer func() { delete(protocols, 2) }()
+	protocols[2] = protocols[1]
+	later, err := Describe(t.Context(), f)
+	if err != nil || later.Proto().String() != m.Proto().String() {
+		t.Errorf("beside a later version of the protocol: %+v, %v", later, err)
+	}
+	if err := w.updater(t).Start(t.Context()); err != nil {
+		t.Errorf("beside a later version of the protocol: %v", err)
+	}
 }
