@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -99,4 +100,25 @@ func TestPlanNamesTheCosts(t *testing.T) {
 			t.Errorf("--dump=%s: exit status %d, %d bytes", stage, code, p.stdout.Len())
 		}
 	}
+}
+
+// A word that is no command is refused, also behind one that only holds others; what is near is named.
+func TestUnknownCommands(t *testing.T) {
+	for args, want := range map[string]string{
+		"instal":            `unknown command "instal" for "runtime"`,
+		"plugin instal x":   `unknown command "instal" for "runtime plugin"; did you mean "install"?`,
+		"plugin frobnicate": `unknown command "frobnicate" for "runtime plugin"`,
+		"bench opps":        `unknown command "opps" for "runtime bench"; did you mean "ops"?`,
+	} {
+		p := start(t, strings.Fields(args)...)
+		if code := p.wait(t, time.Minute); code == 0 {
+			t.Errorf("%s: exit status 0", args)
+		}
+		contains(t, p.stderr.String(), want)
+	}
+	p := start(t, "plugin")
+	if code := p.wait(t, time.Minute); code != 0 {
+		t.Errorf("exit status %d", code)
+	}
+	contains(t, p.stdout.String(), "install", "remove")
 }

@@ -92,7 +92,28 @@ Start with:
 	})
 	addPluginFlags(root)
 	root.AddCommand(newExec(started), newCheck(), newPlan(), newSample(), newBench(started), newPlugin(), newDoctor(), newReference(), newVersion())
+	for _, c := range root.Commands() {
+		if c.HasSubCommands() {
+			namesOne(c)
+		}
+	}
 	return root
+}
+
+// namesOne lets a command that only holds others refuse a word that is none of them; without a word it shows its help.
+func namesOne(c *cobra.Command) {
+	c.DisableFlagsInUseLine = true
+	c.SuggestionsMinimumDistance = 2
+	c.RunE = func(c *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return c.Help()
+		}
+		hint := ""
+		if near := c.SuggestionsFor(args[0]); len(near) > 0 {
+			hint = fmt.Sprintf("; did you mean %q?", near[0])
+		}
+		return &exitError{2, fmt.Errorf("unknown command %q for %q%s\nSee '%s --help'", args[0], c.CommandPath(), hint, c.CommandPath())}
+	}
 }
 
 // oneRecipe is the argument rule of commands that take a recipe.
