@@ -227,6 +227,15 @@ func TestRecipesForEachKind(t *testing.T) {
 					t.Errorf("weights %s in Python, %s in Go", got, was)
 				}
 				results[heading] = got
+				if strings.Contains(line, "warmup = 10") { // what the plugin refuses is told with its place, and no more
+					a.write(filepath.Join(a.home, "job", "digits.star"), strings.Replace(recipe, "warmup = 10", "warmup = 101", 1), 0o644)
+					cmd := exec.Command("sh", "-c", "cd job && runtime check digits.star")
+					cmd.Dir, cmd.Env = a.home, a.env
+					out, err := cmd.CombinedOutput()
+					if contains(t, string(out), "digits.star:9:", "warmup = 101: there are 100 steps"); err == nil || strings.Contains(string(out), "Traceback") {
+						t.Errorf("%v: %s", err, out)
+					}
+				}
 			})
 		}
 	}
