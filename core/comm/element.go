@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"math/bits"
 
 	"starling/sdk/vec"
 )
@@ -49,7 +50,7 @@ func (c Combine) String() string { return [...]string{"sum", "mean", "max", "min
 // PrepareAllReduceOf prepares the reduction of a vector of any element type over the members, in place. Floating-point
 // contributions travel as they are and are joined in float32, in the canonical tree with one lane per member, and rounded
 // once; a mean scales each of them before it is added, so that no sum passes through a type too small for it. Whole numbers
-// are joined in 64 bits; what the type cannot hold becomes its nearest value, and a mean is rounded towards zero. The maximum
+// are joined without overflow; what the type cannot hold becomes its nearest value. Their mean is exact, rounded towards zero. The maximum
 // and minimum of a NaN are NaN.
 func (g *Group) PrepareAllReduceOf(label string, buf []byte, e Element, how Combine) (*Collective, error) {
 	switch {
@@ -102,6 +103,7 @@ type join struct {
 	temp   []float32
 	bits   []uint16
 	whole  []int64
+	rest   []int64 // of a mean, what is left of the members' values when they are divided by their number; of a sum, its upper 64 bits
 }
 
 // into writes the combination to dst, which may be one of the values.
@@ -191,28 +193,42 @@ func (j *join) wholeStrip(dst []byte, lo, hi int) {
 	size := j.element.Size()
 	n := (hi - lo) / size
 	if j.whole == nil {
-		j.whole = make([]int64, strip)
+		j.whole, j.rest = make([]int64, strip), make([]int64, strip)
 	}
-	sum := j.whole[:n]
+	sum, rest, members := j.whole[:n], j.rest[:n], int64(len(j.values))
+	clear(rest)
 	for m, v := range j.values {
 		v = v[lo:hi]
 		for i := range sum {
 			x := j.wholeAt(v, i)
+			if j.how == CombineMean { // no sum of quotients overflows
+				rest[i] += x % members
+				x /= members
+			}
 			switch {
 			case m == 0:
 				sum[i] = x
+				if j.how == CombineSum {
+					rest[i] = x >> 63
+				}
 			case j.how == CombineMax:
 				sum[i] = max(sum[i], x)
 			case j.how == CombineMin:
 				sum[i] = min(sum[i], x)
+			case j.how == CombineMean:
+				sum[i] += x
 			default:
-				sum[i] = addWhole(sum[i], x)
+				low, carry := bits.Add64(uint64(sum[i]), uint64(x), 0)
+				sum[i], rest[i] = int64(low), rest[i]+x>>63+int64(carry)
 			}
 		}
 	}
 	for i, x := range sum {
-		if j.how == CombineMean {
-			x /= int64(len(j.values))
+		switch j.how {
+		case CombineSum:
+			x = nearest(x, rest[i])
+		case CombineMean:
+			x = towardsZero(x+rest[i]/members, rest[i]%members)
 		}
 		switch j.element {
 		case Int8:
@@ -235,14 +251,24 @@ func (j *join) wholeAt(b []byte, i int) int64 {
 	return int64(binary.LittleEndian.Uint64(b[8*i:]))
 }
 
-// addWhole adds, and stops at the ends of the type.
-func addWhole(a, b int64) int64 {
-	s := a + b
+// towardsZero is a quotient rounded towards zero, given one with a rest of the same or the other sign.
+func towardsZero(quotient, rest int64) int64 {
 	switch {
-	case a > 0 && b > 0 && s < 0:
-		return math.MaxInt64
-	case a < 0 && b < 0 && s >= 0:
+	case quotient > 0 && rest < 0:
+		return quotient - 1
+	case quotient < 0 && rest > 0:
+		return quotient + 1
+	}
+	return quotient
+}
+
+// nearest is the number of 64 bits that is nearest to one of 128, given in two halves.
+func nearest(low, high int64) int64 {
+	switch {
+	case high == low>>63:
+		return low
+	case high < 0:
 		return math.MinInt64
 	}
-	return s
+	return math.MaxInt64
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/binary"
 	"math"
+	"math/big"
+	"math/rand/v2"
 	"testing"
 
 	"starling/sdk/vec"
@@ -54,10 +56,58 @@ func TestWholeNumbersStop(t *testing.T) {
 		}
 		return nil
 	}))
-	if s := addWhole(math.MaxInt64, 1); s != math.MaxInt64 {
-		t.Errorf("the largest number and one are %d", s)
-	}
-	if s := addWhole(math.MinInt64, -1); s != math.MinInt64 {
-		t.Errorf("the smallest number less one is %d", s)
+}
+
+// TestWholeNumbersAreExact: sums and means at the ends of a type are those of unlimited numbers, a mean rounded towards zero.
+func TestWholeNumbersAreExact(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	ends := []int64{math.MaxInt64, math.MaxInt64 - 1, math.MinInt64, math.MinInt64 + 1, -1, 0, 1, 7, -7}
+	for _, ranks := range []int{1, 2, 3, 5, 7, 64} {
+		const n = strip + 9 // more than is joined at a time
+		for e, limit := range map[Element]int64{Int8: math.MaxInt8, Int32: math.MaxInt32, Int64: math.MaxInt64} {
+			values := make([][]int64, ranks)
+			j := &join{element: e, values: make([][]byte, ranks)}
+			for r := range values {
+				for i := range n {
+					x := ends[random.IntN(len(ends))]
+					switch {
+					case i == 0:
+						x = math.MaxInt64
+					case i == 1:
+						x = math.MinInt64
+					case i%3 == 0:
+						x = int64(random.Uint64())
+					}
+					if e != Int64 { // within the type, its ends included
+						x = max(min(x, limit), -limit-1)
+					}
+					values[r] = append(values[r], x)
+					j.values[r] = binary.LittleEndian.AppendUint64(j.values[r], uint64(x))[:len(j.values[r])+e.Size()]
+				}
+			}
+			for _, how := range []Combine{CombineSum, CombineMean} {
+				j.how = how
+				out := make([]byte, n*e.Size())
+				j.into(out)
+				for i := range n {
+					want := new(big.Int)
+					for r := range ranks {
+						want.Add(want, big.NewInt(values[r][i]))
+					}
+					if how == CombineMean {
+						want.Quo(want, big.NewInt(int64(ranks))) // towards zero
+					}
+					if top := big.NewInt(limit); want.Cmp(top) > 0 {
+						want = top
+					}
+					if bottom := big.NewInt(-limit - 1); want.Cmp(bottom) < 0 {
+						want = bottom
+					}
+					if got := j.wholeAt(out, i); got != want.Int64() {
+						t.Fatalf("the %v of %d of %v at %d is %d, want %v", how, ranks, e, i, got, want)
+					}
+				}
+			}
+		}
 	}
 }
