@@ -61,9 +61,9 @@ func isWorker() bool { return cluster.IsWorker() }
 
 // report is what a rank hands back at its end.
 type report struct {
-	Result      *train.Result `json:"result,omitempty"`
-	Interrupted bool          `json:"interrupted,omitempty"`
-	Traffic     []train.Link  `json:"traffic,omitempty"`
+	Result      *train.Result    `json:"result,omitempty"`
+	Interrupted bool             `json:"interrupted,omitempty"`
+	Traffic     []train.PeerLink `json:"traffic,omitempty"`
 }
 
 // launch runs the ranks of a job: one in this process, several as worker processes or as goroutines. What the spec's recipe prints
@@ -150,14 +150,18 @@ func launch(ctx context.Context, j job, spec *train.Spec, printed *printer, inPr
 // merge takes rank 0's result; every rank must have the same weights.
 func merge(results [][]byte) (*train.Result, error) {
 	var first *train.Result
-	var traffic []train.Link
+	var links []train.Link
+	var peers []train.PeerLink
 	for rank, b := range results {
 		var r report
 		if err := json.Unmarshal(b, &r); err != nil {
 			return nil, fmt.Errorf("rank %d gave no result: %w", rank, err)
 		}
 		for _, l := range r.Traffic {
-			traffic = addLink(traffic, l)
+			links = addLink(links, l.Link)
+		}
+		if len(results) <= linkPeers {
+			peers = append(peers, r.Traffic...)
 		}
 		switch {
 		case r.Interrupted:
@@ -171,7 +175,7 @@ func merge(results [][]byte) (*train.Result, error) {
 				rank, r.Result.WeightsSHA256, first.WeightsSHA256)
 		}
 	}
-	first.Links = traffic
+	first.Links, first.Peers = links, peers
 	return first, nil
 }
 
@@ -328,6 +332,7 @@ func runRank(ctx context.Context, w *cluster.Worker, j job, spec *train.Spec, pr
 			return comm.NewGroup(w.Transport(), name, env.Group.Ranks(), comm.Options{Timeout: checkpointTimeout})
 		}
 		env.Waited = recorder.Waited
+		env.SentTo = func(rank int) comm.Traffic { return comm.SentTo(w.Transport(), rank) }
 		env.SentBytes = func() int64 { return comm.Sum(w.Transport()).PayloadSent }
 	}
 	result, err := train.Run(ctx, spec, env)

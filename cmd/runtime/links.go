@@ -32,16 +32,20 @@ func hostNames(t comm.Transport) []string {
 	return out
 }
 
-// trafficOf says how much this rank has sent to the hosts of the others.
-func trafficOf(t comm.Transport) []train.Link {
+// linkPeers is up to how many ranks a run's result tells of every two of them.
+const linkPeers = 64
+
+// trafficOf says how much this rank has sent to each of the others.
+func trafficOf(t comm.Transport) []train.PeerLink {
 	names := hostNames(t)
-	var out []train.Link
+	var out []train.PeerLink
 	for r := range names {
 		if r == t.Rank() {
 			continue
 		}
-		c := t.Counters(r)
-		out = addLink(out, train.Link{From: names[t.Rank()], To: names[r], Payload: c.PayloadSent, Wire: c.WireSent})
+		sent := comm.SentTo(t, r)
+		out = append(out, train.PeerLink{Rank: t.Rank(), Peer: r, Link: train.Link{From: names[t.Rank()], To: names[r],
+			Payload: sent.Total(), Memory: sent.Memory, Host: sent.Host, Network: sent.Network, Wire: t.Counters(r).WireSent}})
 	}
 	return out
 }
@@ -52,6 +56,9 @@ func addLink(all []train.Link, l train.Link) []train.Link {
 		return append(all, l)
 	}
 	all[i].Payload += l.Payload
+	all[i].Memory += l.Memory
+	all[i].Host += l.Host
+	all[i].Network += l.Network
 	all[i].Wire += l.Wire
 	return all
 }
@@ -60,11 +67,18 @@ func addLink(all []train.Link, l train.Link) []train.Link {
 func trafficText(links []train.Link) string {
 	var parts []string
 	for _, l := range links {
-		where := "within " + l.From
 		if l.From != l.To {
-			where = l.From + " → " + l.To
+			parts = append(parts, fmt.Sprintf("%s → %s %s", l.From, l.To, bytesText(l.Payload)))
+			continue
 		}
-		parts = append(parts, fmt.Sprintf("%s %s", where, bytesText(l.Payload)))
+		var by []string
+		if l.Memory > 0 {
+			by = append(by, bytesText(l.Memory)+" through memory")
+		}
+		if l.Host > 0 {
+			by = append(by, bytesText(l.Host)+" through connections")
+		}
+		parts = append(parts, fmt.Sprintf("within %s %s", l.From, strings.Join(by, " and ")))
 	}
 	return strings.Join(parts, ", ")
 }

@@ -20,7 +20,7 @@ import (
 )
 
 // reservedMetrics are the names of figures that every run has, in the log and in what hooks see.
-var reservedMetrics = []string{"comm_hidden", "comm_s", "comm_window_s", "epoch", "epoch_loss", "eval_loss", "grad_norm", "kind", "loss", "loss_scale", "lr", "sent_bytes", "skipped", "step", "tokens", "tokens_per_s"}
+var reservedMetrics = []string{"comm_hidden", "comm_s", "comm_window_s", "epoch", "epoch_loss", "eval_loss", "grad_norm", "kind", "loss", "loss_scale", "lr", "sent_bytes", "sent_host_bytes", "sent_memory_bytes", "sent_network_bytes", "skipped", "step", "tokens", "tokens_per_s"}
 
 // frameDeclarations are the predeclared functions that stand in no namespace.
 func frameDeclarations() []declaration {

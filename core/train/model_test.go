@@ -119,6 +119,7 @@ func runOn(t testing.TB, ctx context.Context, ranks, threads int, change func(ra
 				return err
 			}
 			env.NewGroup = func(name string) (*comm.Group, error) { return comm.NewGroup(w.Transport(), name, all, comm.Options{}) }
+			env.SentTo = func(rank int) comm.Traffic { return comm.SentTo(w.Transport(), rank) }
 			env.SentBytes = func() int64 { return comm.Sum(w.Transport()).PayloadSent }
 		}
 		if change != nil {

@@ -40,15 +40,27 @@ type Result struct {
 	Stopped   string  `json:"stopped,omitempty"` // why the run ended early: "signal" or "hook"
 	// Links says how much the ranks of each host have sent to those of each other, and to each other.
 	Links []Link `json:"links,omitempty"`
+	// Peers says the same of every two ranks, where there are not too many.
+	Peers []PeerLink `json:"peers,omitempty"`
 }
 
-// Link counts the bytes from the ranks of one host to those of another, or of the same. Payload is what was handed over; Wire went through
-// connections, frames included.
+// Link counts the bytes from the ranks of one host to those of another, or of the same. Payload is what was handed over, and parted into
+// what memory took and what connections within the host and between hosts did; Wire went through connections, frames included.
 type Link struct {
 	From    string `json:"from"`
 	To      string `json:"to"`
 	Payload int64  `json:"payload_bytes"`
+	Memory  int64  `json:"memory_bytes"`
+	Host    int64  `json:"host_bytes"`
+	Network int64  `json:"network_bytes"`
 	Wire    int64  `json:"wire_bytes"`
+}
+
+// PeerLink is the Link from one rank to another.
+type PeerLink struct {
+	Rank int `json:"rank"`
+	Peer int `json:"peer"`
+	Link
 }
 
 // ResultFile is the name of the result in a run folder.

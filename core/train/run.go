@@ -25,6 +25,8 @@ type Env struct {
 	NewGroup func(name string) (*comm.Group, error)
 	// SentBytes, if set, counts the payload bytes that this rank has sent so far.
 	SentBytes func() int64
+	// SentTo, if set, counts those to one rank, by the kind of link.
+	SentTo func(rank int) comm.Traffic
 	// Waited, if set, counts how long this rank has waited for others to enter its collectives.
 	Waited  func() time.Duration
 	Device  device.Device
@@ -107,6 +109,7 @@ type loop struct {
 	sentPerStep int64
 	hidden      overlap
 	late        lateness
+	traffic     traffic
 	report      every
 }
 
@@ -328,7 +331,7 @@ func (l *loop) stopAsked() bool {
 }
 
 // measured are the figures of a step that ranks measure for themselves.
-var measured = []string{"sent_bytes", "tokens_per_s", "comm_s", "comm_window_s", "comm_hidden"}
+var measured = []string{"sent_bytes", "sent_memory_bytes", "sent_host_bytes", "sent_network_bytes", "tokens_per_s", "comm_s", "comm_window_s", "comm_hidden"}
 
 // step runs one optimizer step and records it. stop says that some rank was asked to stop; every rank gets the
 // same answer, so that all leave after the same step.
@@ -336,6 +339,7 @@ func (l *loop) step(ctx context.Context) (m Metrics, stop bool, err error) {
 	l.env.Status(fmt.Sprintf("step %d", l.state.Step))
 	t0 := time.Now()
 	sent0 := l.sent()
+	links0 := l.env.sentByKind()
 	epoch, _ := l.sampler.Position(int64(l.state.Step))
 	st := &l.state
 	taken := st.Step - st.Skipped
@@ -375,10 +379,16 @@ func (l *loop) step(ctx context.Context) (m Metrics, stop bool, err error) {
 	if l.env.SentBytes != nil {
 		m["sent_bytes"] = float64(l.sentPerStep) // of this rank, rank 0
 	}
+	if l.env.SentTo != nil && l.env.Rank == 0 {
+		for kind, n := range kinds(l.env.sentByKind().Sub(links0)) {
+			m["sent_"+kind+"_bytes"] = float64(n)
+		}
+	}
 	if err := l.log.write("step", st.Step, m); err != nil {
 		l.env.Observe(Event{Kind: EventWarning, Text: err.Error()})
 	}
 	l.watchLateness(now, out.waited)
+	l.watchTraffic(now)
 	if l.env.Rank == 0 && (l.report.due(now) || st.Step == l.total || st.Step == 1) {
 		l.env.Observe(Event{Kind: EventStep, Step: st.Step, Total: l.total, Vals: m})
 	}
