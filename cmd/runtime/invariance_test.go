@@ -121,6 +121,8 @@ func TestInvariance(t *testing.T) {
 		for _, args := range [][]string{
 			{"--set", ranksArg(1)}, {"--set", ranksArg(2)}, {"--set", ranksArg(3), "--listen", "tcp:127.0.0.1:0"}, {"--set", ranksArg(4), "--transport", "unix"},
 			{"--set", ranksArg(4), "--hosts", "a,a,b,b"}, {"--set", ranksArg(6), "--hosts", "a,a,a,b,b,b", "--listen", "tcp:127.0.0.1:0"},
+			{"--set", ranksArg(2), "--listen", "tcp:127.0.0.1:0", "--tls", "on"}, {"--set", ranksArg(3), "--listen", "tcp:127.0.0.1:0", "--tls", "on"},
+			{"--set", ranksArg(6), "--hosts", "a,a,b,b,c,c", "--listen", "tcp:127.0.0.1:0", "--tls", "on"}, {"--set", ranksArg(4), "--hosts", "a,a,b,b", "--set", "reduction=direct"},
 			{"--set", ranksArg(6), "--in-process"}, {"--set", ranksArg(8)}, {"--set", ranksArg(8), "--hosts", "a,a,b,b,c,c,d,d"},
 			{"--set", ranksArg(4), "--set", "zero=1", "--hosts", "a,a,b,b", "--listen", "tcp:127.0.0.1:0"}, {"--set", ranksArg(6), "--set", "zero=2", "--hosts", "a,a,b,b,c,c"},
 			{"--set", ranksArg(8), "--set", "zero=3", "--hosts", "a,a,a,a,b,b,b,b"}, {"--set", ranksArg(8), "--set", "zero=2", "--in-process"},
