@@ -151,7 +151,7 @@ func mergeSets(own, over []string) []string {
 // writeRun records what is run: run.json and a copy of the recipe.
 func writeRun(dir string, spec *train.Spec, digest string, o execOptions) error {
 	r := runRecord{Recipe: spec.Recipe, Ranks: spec.Mesh.Data, Threads: o.threads, Digest: digest, Plugins: plugin.VersionsOf(spec.Optimizer), Started: time.Now(), Version: version, Set: o.set}
-	if m := spec.Mesh.Reduction; !spec.Mesh.Canonical() {
+	if m := spec.Mesh.Reduction; spec.Mesh.ReductionCounts() {
 		r.Reduction = m
 	}
 	for _, p := range spec.Params {

@@ -124,13 +124,25 @@ func (c Config) Validate() error {
 	return err
 }
 
+// inOrder gives the processes ranks by their hosts' names, where those are declared, and each its place with it.
+func (c Config) inOrder() Config {
+	if len(c.Hosts) == 0 {
+		return c
+	}
+	hosts, places := c.Hosts, c.Places
+	c.Hosts, c.Places = nil, nil
+	for _, p := range c.Mesh.OrderRanks(hosts, false) {
+		c.Hosts = append(c.Hosts, hosts[p])
+		if len(places) > 0 {
+			c.Places = append(c.Places, places[p])
+		}
+	}
+	return c
+}
+
 // HostsOf returns the host of each rank of a mesh whose processes run on the hosts named.
 func HostsOf(mesh comm.Axes, processes []string) []string {
-	var out []string
-	for _, p := range mesh.OrderRanks(processes, false) {
-		out = append(out, processes[p])
-	}
-	return out
+	return Config{Mesh: mesh, Hosts: processes}.inOrder().Hosts
 }
 
 // place returns where rank runs.
@@ -213,7 +225,7 @@ func (c Config) withDefaults() Config {
 	if len(c.Mesh) == 0 {
 		c.Mesh = comm.Axes{{Name: "rank", Size: c.Ranks}}
 	}
-	c.Hosts = HostsOf(c.Mesh, c.Hosts)
+	c = c.inOrder()
 	if c.Signals == nil {
 		c.Signals = []os.Signal{os.Interrupt, syscall.SIGTERM}
 	}

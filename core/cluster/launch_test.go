@@ -13,6 +13,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -454,3 +456,12 @@ func alive(pid int) bool {
 }
 
 func exists(path string) bool { _, err := os.Stat(path); return err == nil }
+
+// Declared hosts and the places of a cluster file are those of the same processes, whatever ranks they get.
+func TestPlacesGoWithTheirHosts(t *testing.T) {
+	cfg := Config{Ranks: 4, Hosts: []string{"a", "b", "a", "b"}, Places: []Place{{Host: "p"}, {Host: "q"}, {Host: "r"}, {Host: "s"}}}.withDefaults()
+	want := []Place{{Host: "p"}, {Host: "r"}, {Host: "q"}, {Host: "s"}}
+	if !slices.Equal(cfg.Hosts, []string{"a", "a", "b", "b"}) || !reflect.DeepEqual(cfg.Places, want) {
+		t.Errorf("hosts %v, places %v", cfg.Hosts, cfg.Places)
+	}
+}

@@ -105,6 +105,7 @@ func (r *run) stretches(mine, longest int, step func(lo, hi int)) error {
 		round := base + uint64(p)
 		x.heads[r.g.self].finished.Store(round + 1) // these rounds have no slots
 		x.publish(round)
+		r.moved() // own work is progress too: the deadline is for waiting
 		if err := r.g.Err(); err != nil {
 			return err
 		}

@@ -37,7 +37,7 @@ func Digest(spec *train.Spec) (string, error) {
 	if spec.ClipValue > 0 {
 		fmt.Fprintf(h, "clip value %v\n", spec.ClipValue)
 	}
-	if r := spec.Mesh.Reduction; !spec.Mesh.Canonical() {
+	if r := spec.Mesh.Reduction; spec.Mesh.ReductionCounts() {
 		fmt.Fprintf(h, "reduction %s\n", r)
 	}
 	if z := spec.Mesh.Compress; z.Active() {

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"testing"
 
+	"starling/core/compress"
 	"starling/core/plan"
 )
 
@@ -79,5 +80,36 @@ func TestCanonicalAlgorithms(t *testing.T) {
 		if got := (Mesh{Reduction: reduction}).Canonical(); got != want {
 			t.Errorf("%q is canonical: %v", reduction, got)
 		}
+		// What hosts compress between them, a direct sum compresses between ranks.
+		counts := !want || reduction == "direct"
+		if got := (Mesh{Reduction: reduction, Compress: compress.Config{Kind: compress.Int8, Block: 256}}).ReductionCounts(); got != counts {
+			t.Errorf("%q changes bits where gradients are compressed: %v", reduction, got)
+		}
+		if got := (Mesh{Reduction: reduction}).ReductionCounts(); got == want {
+			t.Errorf("%q changes bits: %v", reduction, got)
+		}
+	}
+}
+
+// What is said of the choice names what becomes of buckets that are compressed.
+func TestTheChoiceNamesCompression(t *testing.T) {
+	var mu sync.Mutex
+	var notes []string
+	_, err := runOn(t, t.Context(), 2, 1, func(_ int, s *Spec, env *Env) {
+		s.Evaluate, s.Checkpoint = nil, nil
+		s.Mesh.Compress = compress.Config{Kind: compress.Int8, Block: 256}
+		env.Observe = func(e Event) {
+			mu.Lock()
+			defer mu.Unlock()
+			if strings.HasPrefix(e.Text, "reduction = ") {
+				notes = append(notes, e.Text)
+			}
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(notes) != 1 || !strings.Contains(notes[0], "int8(block 256) for ") || strings.Contains(notes[0], "direct") {
+		t.Errorf("what was said: %q", notes)
 	}
 }

@@ -122,7 +122,7 @@ func newEngine(s *Spec, env *Env) (*engine, error) {
 		return nil, err
 	}
 	if env.World > 1 && env.Rank == 0 {
-		env.Observe(Event{Kind: EventNote, Text: reductionNote(s.Mesh, e.collect.buckets)})
+		env.Observe(Event{Kind: EventNote, Text: reductionNote(s.Mesh, e.collect.buckets, e.collect.lossy)})
 	}
 	return e, nil
 }

@@ -38,6 +38,10 @@ func (m Mesh) Canonical() bool {
 	return !fast && err == nil
 }
 
+// ReductionCounts reports whether how gradients are summed changes bits: outside the canonical order, and where what crosses between
+// hosts is compressed, which a direct sum has nothing of.
+func (m Mesh) ReductionCounts() bool { return !m.Canonical() || m.Compress.Active() && m.Flat() }
+
 // Flat reports whether sums over several hosts are to be made at once (comm.Options.Flat).
 func (m Mesh) Flat() bool { return m.Reduction == comm.Direct.String() }
 
@@ -101,10 +105,14 @@ func (f *fastSums) forget() { f.handle = nil }
 func (f *fastSums) way() string { return f.collective.Way() }
 
 // reductionNote says how the buckets are summed.
-func reductionNote(m Mesh, buckets []exchange) string {
+func reductionNote(m Mesh, buckets []exchange, lossy *compression) string {
 	count := map[string]int{}
-	for _, b := range buckets {
-		count[b.way()]++
+	for i, b := range buckets {
+		way := b.way()
+		if lossy.takes(i) {
+			way = m.Compress.String()
+		}
+		count[way]++
 	}
 	var parts []string
 	for name, n := range count {
