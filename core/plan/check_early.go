@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"slices"
 
 	"starling/core/device"
 )
@@ -15,6 +16,9 @@ func checkRenewals(p *Plan) error {
 	norm, update := p.Segments[SegmentNorm].Instrs, p.Segments[SegmentUpdate].Instrs
 	if len(p.Renewals) != len(p.Buckets)+1 {
 		return fmt.Errorf("plan check: %d parts of the update for %d buckets", len(p.Renewals), len(p.Buckets))
+	}
+	if err := checkFigures(p.Segments[SegmentMicro]); err != nil {
+		return err
 	}
 	waited := make([]bool, len(p.Buckets))
 	atNorm, atUpdate := 0, 0
@@ -74,6 +78,20 @@ func (c *checker) renew(in *device.Instr) error {
 			return fmt.Errorf("unit %d is updated while it is being gathered", q.Unit)
 		}
 		c.gone[q.Unit] = true
+	}
+	return nil
+}
+
+// checkFigures checks that loss and weight are known before the first bucket leaves: they travel ahead of it.
+func checkFigures(micro *device.Segment) error {
+	first := slices.IndexFunc(micro.Instrs, func(in device.Instr) bool { return in.Kind == device.Start && in.Collective != AllGather })
+	for _, name := range []string{OutputLoss, OutputWeight} {
+		place := micro.Outputs[name]
+		for _, in := range micro.Instrs[max(first, 0):] {
+			if slices.ContainsFunc(in.Out, func(o device.Operand) bool { return overlap(place, o) }) {
+				return fmt.Errorf("plan check: the %s is computed after the first bucket has left, with which it travels", name)
+			}
+		}
 	}
 	return nil
 }

@@ -106,13 +106,13 @@ func (p *Plan) placeRenewals() {
 
 // lastReads is, for each bucket, the last instruction of a segment that reads a parameter that the bucket completes, or makes it whole.
 func (p *Plan) lastReads(seg *device.Segment) []int {
-	completes := map[int64]int{} // offset in Params → bucket
-	units := map[int]int{}       // sharded unit → bucket
+	var whole []*Param     // that lie whole in Params
+	units := map[int]int{} // sharded unit → bucket
 	for _, q := range p.trained() {
 		if q.Sharded {
 			units[q.Unit] = p.turn(q)
 		} else {
-			completes[q.Place.Offset] = p.turn(q)
+			whole = append(whole, q)
 		}
 	}
 	last := make([]int, len(p.Buckets))
@@ -125,8 +125,13 @@ func (p *Plan) lastReads(seg *device.Segment) []int {
 			continue
 		}
 		for _, o := range in.In {
-			if b, ok := completes[o.Offset]; ok && o.Space == device.Params {
-				last[b] = i
+			if o.Space != device.Params {
+				continue
+			}
+			for _, q := range whole {
+				if overlap(q.Place, o) {
+					last[p.turn(q)] = i
+				}
 			}
 		}
 	}

@@ -115,3 +115,25 @@ func TestCheckFindsAnEarlyUpdateThatIsTooEarly(t *testing.T) {
 		}
 	}
 }
+
+// The replay finds figures that would travel before they are known.
+func TestCheckFindsALateLoss(t *testing.T) {
+	s := sharded(2, 0, 1, 12)
+	s.Early, s.BucketBytes, s.FirstBucketBytes = true, 60<<10, 20<<10
+	p := mustBuild(t, gpt(t, gptSize{B: 1, T: 8, C: 64, V: 200, Layers: 4, Heads: 2}, true), s)
+	micro := p.Segments[SegmentMicro]
+	for _, name := range []string{OutputLoss, OutputWeight} {
+		// A kernel behind the first start writes where the figure lies.
+		start := slices.IndexFunc(micro.Instrs, func(in device.Instr) bool { return in.Kind == device.Start && in.Collective != AllGather })
+		kernel := start + slices.IndexFunc(micro.Instrs[start:], func(in device.Instr) bool { return in.Kind == device.Kernel })
+		own := micro.Instrs[kernel].Out
+		micro.Instrs[kernel].Out = append(slices.Clone(own), micro.Outputs[name])
+		if err := checkFigures(micro); err == nil || !strings.Contains(err.Error(), "the "+name+" is computed after the first bucket") {
+			t.Errorf("%s: %v", name, err)
+		}
+		micro.Instrs[kernel].Out = own
+		if err := checkFigures(micro); err != nil {
+			t.Error(err)
+		}
+	}
+}

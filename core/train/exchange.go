@@ -3,6 +3,7 @@ package train
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"starling/core/comm"
 	"starling/core/device"
@@ -158,9 +159,11 @@ func (t *treeSums) way() string { return t.turns[0].collectives[0].Way() }
 
 // await waits for a collective and notes when it ran.
 func (t *StepTrace) await(ctx context.Context, h *comm.Handle) error {
+	begun := time.Now()
 	if err := h.Wait(ctx); err != nil {
 		return err
 	}
+	t.Waits = append(t.Waits, Span{h.Label(), begun, time.Now()})
 	if at := h.Issued(); t.FirstIssued.IsZero() || at.Before(t.FirstIssued) {
 		t.FirstIssued = at
 	}

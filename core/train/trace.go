@@ -16,10 +16,13 @@ type StepTrace struct {
 	// FirstIssued is when the first collective was handed over.
 	FirstIssued time.Time
 	Collectives []Span
+	// Waits are when the rank waited for collectives. The next step overwrites them.
+	Waits []Span
 }
 
 func (t *StepTrace) begin(step int) {
 	t.Step, t.Start, t.FirstIssued, t.Collectives = step, time.Now(), time.Time{}, t.Collectives[:0]
+	t.Waits = t.Waits[:0]
 }
 
 // Early counts the collectives that began before the backward pass ended.
@@ -36,24 +39,39 @@ func (t *StepTrace) Early() int {
 // overlap is how a step's communication lay beside its backward pass.
 type overlap struct {
 	comm   time.Duration // all of it
-	hidden time.Duration // what ran before the backward pass ended
-	window time.Duration // from the moment the first of it was handed over to the end of the backward pass
+	hidden time.Duration // what ran while the backward pass computed
+	window time.Duration // what the backward pass computed from the moment the first of it was handed over
 }
 
 func (t *StepTrace) overlap() overlap {
 	var o overlap
 	for _, s := range t.Collectives {
 		o.comm += s.End.Sub(s.Start)
-		end := s.End
-		if end.After(t.BackwardEnd) {
-			end = t.BackwardEnd
-		}
-		o.hidden += max(0, end.Sub(s.Start))
+		o.hidden += t.computed(s.Start, s.End)
 	}
 	if len(t.Collectives) > 0 {
-		o.window = max(0, t.BackwardEnd.Sub(t.FirstIssued))
+		o.window = t.computed(t.FirstIssued, t.BackwardEnd)
 	}
 	return o
+}
+
+// computed is how long the backward pass computed between two moments: what lies before its end, without the waits.
+func (t *StepTrace) computed(from, to time.Time) time.Duration {
+	if to.After(t.BackwardEnd) {
+		to = t.BackwardEnd
+	}
+	d := max(0, to.Sub(from))
+	for _, w := range t.Waits {
+		lo, hi := w.Start, w.End
+		if lo.Before(from) {
+			lo = from
+		}
+		if hi.After(to) {
+			hi = to
+		}
+		d -= max(0, hi.Sub(lo))
+	}
+	return max(0, d)
 }
 
 func (o *overlap) add(b overlap) {
