@@ -2,6 +2,8 @@ package train
 
 import (
 	"context"
+	"fmt"
+	"math"
 	"strings"
 
 	"starling/core/data"
@@ -124,4 +126,62 @@ func (v *evaluator) run(ctx context.Context) (Metrics, error) {
 		m[name] = ratio(totals[2*k], totals[2*k+1])
 	}
 	return m, nil
+}
+
+// evaluate runs the evaluation, keeps the score and calls the hook.
+func (l *loop) evaluate(ctx context.Context, step Metrics) (best, save bool, err error) {
+	st := &l.state
+	l.env.Status(fmt.Sprintf("evaluation after step %d", st.Step))
+	m, err := l.eval.run(ctx)
+	if err != nil {
+		return false, false, err
+	}
+	st.Eval, st.EvalStep = m, st.Step
+	if err := l.log.write("eval", st.Step, m); err != nil {
+		l.env.Observe(Event{Kind: EventWarning, Text: err.Error()})
+	}
+	if l.env.Rank == 0 {
+		l.env.Observe(Event{Kind: EventEval, Step: st.Step, Total: l.total, Vals: m})
+	}
+	if key, sign := l.spec.Evaluate.best(); key != "" {
+		v := m[key]
+		if !math.IsNaN(v) && !math.IsInf(v, 0) && (st.BestStep == 0 || sign*v < sign*st.Best) {
+			st.Best, st.BestStep, best = v, st.Step, true
+		}
+	}
+	if h := l.spec.OnEval; h != nil {
+		seen := Metrics{}
+		for k, v := range step {
+			seen[k] = v
+		}
+		for k, v := range m {
+			seen[k] = v
+		}
+		a, err := h(seen)
+		if err != nil {
+			return false, false, err
+		}
+		st.apply(a)
+		save = a.Save
+	}
+	return best, save, nil
+}
+
+// best returns the metric that decides which checkpoint is best, and 1 or -1 to make smaller better.
+func (e *Evaluate) best() (key string, sign float64) {
+	sign = 1
+	if e.BestMode == "max" {
+		sign = -1
+	}
+	if e.Best == "loss" {
+		return "eval_loss", sign
+	}
+	return e.Best, sign
+}
+
+func ratio(sum, weight float64) float64 {
+	if weight == 0 {
+		return 0
+	}
+	return sum / weight
 }

@@ -1,6 +1,7 @@
 package train
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -80,4 +81,56 @@ func (r *Result) Write(dir string) error {
 		return fmt.Errorf("result: %w", err)
 	}
 	return nil
+}
+
+// finish makes the result. The last collective gathers the largest memory figures.
+func (l *loop) finish(ctx context.Context) (*Result, error) {
+	l.env.Status("finishing")
+	hash, err := l.engine.hash(ctx)
+	if err != nil {
+		return nil, err
+	}
+	st := &l.state
+	r := &Result{Recipe: l.spec.Name, Steps: st.Step, Tokens: st.Tokens, Seconds: st.Seconds, TokensPerS: ratio(float64(st.Tokens), st.Seconds),
+		FirstStepS: l.firstStep, DataIndexS: l.indexSecs, Ranks: l.env.World, Threads: l.env.Threads, Kernels: l.env.Device.KernelSet(),
+		DataFingerprint: l.corpus.Fingerprint(), TrainLoss: st.TrainLoss, Eval: st.Eval, Digest: l.env.Digest,
+		Parameters: l.engine.plan.Summary().Parameters, SentBytes: l.sentPerStep, Overlap: l.hidden.fraction(),
+		WeightsSHA256: hash, Skipped: st.Skipped}
+	if l.spec.LossScale.Active() {
+		r.LossScale = st.Scale.Scale
+	}
+	if st.Step > 0 {
+		e, _ := l.sampler.Position(int64(st.Step - 1))
+		r.Epoch = int(e)
+	}
+	if v, ok := st.Eval["eval_loss"]; ok {
+		loss := Figure(v)
+		r.EvalLoss = &loss
+	}
+	if st.BestStep > 0 {
+		b := st.Best
+		r.BestEvalLoss = &b
+	}
+	if st.Stopped {
+		r.Stopped = "hook"
+	}
+	planned, host, used := l.memory()
+	var foreign int64
+	if l.env.Group != nil {
+		foreign = l.env.Group.Foreign()
+	}
+	figures := []float64{float64(planned), float64(used), float64(peakRSS(foreign)), float64(host)}
+	if l.env.World > 1 {
+		all, err := l.env.Group.AllGatherFloat64(ctx, "memory figures", figures)
+		if err != nil {
+			return nil, err
+		}
+		for _, f := range all {
+			for i := range figures {
+				figures[i] = max(figures[i], f[i])
+			}
+		}
+	}
+	r.PlannedPeak, r.Peak, r.PeakRSS, r.PlannedHost = int64(figures[0]), int64(figures[1]), int64(figures[2]), int64(figures[3])
+	return r, nil
 }
