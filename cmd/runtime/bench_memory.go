@@ -126,7 +126,11 @@ func benchMemory(ctx context.Context, o memoryOptions) (*memoryResult, error) {
 	}
 	chosen := slices.DeleteFunc(contests(), func(c contest) bool { return o.only != "" && c.Name != o.only })
 	if len(chosen) == 0 {
-		return nil, &exitError{2, fmt.Errorf("--only %s: there is no contest of that name", o.only)}
+		var names []string
+		for _, c := range contests() {
+			names = append(names, c.Name)
+		}
+		return nil, &exitError{2, fmt.Errorf("--only %s: choose %s", o.only, strings.Join(names, ", "))}
 	}
 	self, err := os.Executable()
 	if err != nil {

@@ -94,7 +94,7 @@ func (o *execOptions) placementFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.transport, "transport", os.Getenv(envTransport), "how the ranks move data: auto, shm (memory shared by the ranks of a machine), unix, tcp, or mpi between machines, which is not encrypted (default: $STARLING_TRANSPORT, else auto)")
 	f.StringSliceVar(&o.hosts, "hosts", nil, "`name` of each process's host, separated by commas, to rehearse several hosts on one; ranks are given by host (default: the recipe's, else all ranks on this one)")
 	f.StringVar(&o.tls, "tls", "", "on or off: encrypt TCP between the ranks (default: on with hosts that --cluster reaches by a command and for processes that were started separately, else unless they listen at the loopback); on excludes --transport mpi")
-	f.StringVar(&o.cluster, "cluster", "", "cluster `file`: the hosts on which the ranks are started, in JSON (docs/communication.md)")
+	f.StringVar(&o.cluster, "cluster", "", "cluster `file`: the hosts on which the ranks are started, in JSON (docs/launching.md)")
 	f.StringVar(&o.start, "start", "auto", "auto: be one of the processes that srun, mpirun or whatever sets RANK and WORLD_SIZE has started; here: ignore their environment")
 	f.StringVar(&o.rendezvous, "rendezvous", "", "`host:port` at which processes that were started separately meet, on the host of process 0 (default: $STARLING_RENDEZVOUS, $MASTER_ADDR and $MASTER_PORT, else told by srun or a local mpirun)")
 	f.StringVar(&o.host, "host", os.Getenv("STARLING_HOST"), "`name` of this machine among the hosts of a job whose processes were started separately (default: $STARLING_HOST, else the machine's identity)")

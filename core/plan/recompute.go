@@ -84,6 +84,9 @@ func (r Recompute) choose(blocks []string) (map[string]bool, error) {
 			}
 		}
 		if !found {
+			if len(blocks) == 0 {
+				return nil, fmt.Errorf("recompute.blocks(%q): the model has no blocks; call its layers through nn.block(name, fn, …)", pattern)
+			}
 			return nil, fmt.Errorf("recompute.blocks(%q): no block has such a name; the model's blocks are %s", pattern, strings.Join(blocks, ", "))
 		}
 	}
@@ -169,6 +172,9 @@ func fitBudget(train *graph.Graph, s Settings) (*Plan, error) {
 		} else {
 			lo = mid + 1
 		}
+	}
+	if fits == nil && len(order) == 0 {
+		return nil, fmt.Errorf("recompute.budget: the model has no blocks to recompute; call its layers through nn.block(name, fn, …)")
 	}
 	if fits == nil {
 		return nil, fmt.Errorf("recompute.budget: activations take %s even with %d of %d blocks recomputed, more than the budget of %s; use a smaller micro_batch, or a budget of at least that",

@@ -55,7 +55,7 @@ func Load(path string, o Options) (*train.Spec, error) {
 		return nil, err
 	}
 	if s.spec == nil {
-		return nil, &Error{Pos: graph.Position{File: s.name}, Msg: "the recipe never calls train(…), which describes the run; see train in the documentation of recipes"}
+		return nil, &Error{Pos: graph.Position{File: s.name}, Msg: "the recipe never calls train(…), which describes the run; see runtime reference train"}
 	}
 	s.spec.Params, s.spec.Sinks = s.params, s.sinks
 	if s.spec.Positions != nil && len(s.sinks) > 0 {
