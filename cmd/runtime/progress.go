@@ -83,12 +83,16 @@ func (d *display) event(e train.Event) {
 		d.log.Warn().Int("rank", e.Rank).Msg(e.Text)
 		d.print("warning: " + printable(e.Text) + "\n")
 		fmt.Fprintln(d.err, "warning: "+printable(e.Text))
+	case train.EventCheckpoint: // a person sees that it is there when the run ends
+		d.log.Info().Int("step", e.Step).Str("path", e.Text).Msg("checkpoint")
 	default:
 		d.resumed = d.resumed || e.Kind == train.EventResumed
-		d.log.Info().Int("step", e.Step).Msg(e.Text)
-		if e.Kind != train.EventCheckpoint {
-			d.print(printable(e.Text) + "\n")
+		l := d.log.Info()
+		if e.Step > 0 {
+			l = l.Int("step", e.Step)
 		}
+		l.Msg(e.Text)
+		d.print(printable(e.Text) + "\n")
 	}
 }
 
@@ -121,8 +125,12 @@ func (d *display) step(e train.Event) {
 		return
 	}
 	d.lineAt = now
-	d.log.Info().Str("step", fmt.Sprintf("%d/%d", e.Step, e.Total)).Float64("loss", round(m["loss"], 4)).Float64("lr", round(m["lr"], 8)).
-		Float64("grad_norm", round(m["grad_norm"], 4)).Float64(d.unit+"_per_s", round(m["tokens_per_s"], 0)).Str("left", strings.TrimSuffix(left, " left")).Msg("step")
+	l := d.log.Info().Str("step", fmt.Sprintf("%d/%d", e.Step, e.Total)).Float64("loss", round(m["loss"], 4)).Float64("lr", round(m["lr"], 8)).
+		Float64("grad_norm", round(m["grad_norm"], 4)).Float64(d.unit+"_per_s", round(m["tokens_per_s"], 0))
+	if left != "" {
+		l = l.Str("left", strings.TrimSuffix(left, " left"))
+	}
+	l.Msg("step")
 }
 
 // draw replaces the bar's line.

@@ -101,7 +101,7 @@ func describe(ctx context.Context, f Found) (sdk.Manifest, error) {
 func checked(m sdk.Manifest, f Found) error {
 	err := usable(m)
 	if err == nil && m.Name != f.Name {
-		err = fmt.Errorf("it calls itself %q: rename the file or the plugin", m.Name)
+		err = fmt.Errorf("it calls itself %q: rename the file or folder, or the Name in its manifest", m.Name)
 	}
 	if err != nil {
 		return fmt.Errorf("plugin %s: its manifest cannot be used: %w", f.Path, err)
