@@ -136,6 +136,20 @@ func TestInvariance(t *testing.T) {
 			}
 		}
 	})
+	t.Run("batch norm, updated bucket by bucket", func(t *testing.T) { // what a micro-batch has seen leaves before its loss is known
+		recipe := []string{"exec", filepath.Join("testdata", "batch_norm.star"), "--threads", "1", "--in-process", "--set", "clip_norm=0"}
+		var first *train.Result
+		for _, args := range [][]string{{"--set", ranksArg(1)}, {"--set", ranksArg(2)}, {"--set", ranksArg(3)}, {"--set", ranksArg(3), "--set", "zero=1"},
+			{"--set", ranksArg(2), "--set", "zero=2"}, {"--set", ranksArg(3), "--set", "zero=3"}} {
+			r := runtimeResult(t, filepath.Join(t.TempDir(), "run"), append(recipe, args...)...)
+			if first == nil {
+				first = r
+			}
+			if r.WeightsSHA256 != first.WeightsSHA256 || r.TrainLoss != first.TrainLoss {
+				t.Errorf("%v: weights %s and a loss of %v, want %s and %v", args, r.WeightsSHA256, r.TrainLoss, first.WeightsSHA256, first.TrainLoss)
+			}
+		}
+	})
 	t.Run("batch norm", func(t *testing.T) { // whose running averages are hashed too
 		recipe := []string{"exec", filepath.Join("testdata", "batch_norm.star"), "--threads", "1"}
 		for _, precision := range []string{"fp32", "bf16", "fp16"} {

@@ -17,7 +17,7 @@ func checkRenewals(p *Plan) error {
 	if len(p.Renewals) != len(p.Buckets)+1 {
 		return fmt.Errorf("plan check: %d parts of the update for %d buckets", len(p.Renewals), len(p.Buckets))
 	}
-	if err := checkFigures(p.Segments[SegmentMicro]); err != nil {
+	if err := checkFigures(p.Segments[SegmentMicro], p.Announce); err != nil {
 		return err
 	}
 	waited := make([]bool, len(p.Buckets))
@@ -82,14 +82,19 @@ func (c *checker) renew(in *device.Instr) error {
 	return nil
 }
 
-// checkFigures checks that loss and weight are known before the first bucket leaves: they travel ahead of it.
-func checkFigures(micro *device.Segment) error {
-	first := slices.IndexFunc(micro.Instrs, func(in device.Instr) bool { return in.Kind == device.Start && in.Collective != AllGather })
+// checkFigures checks that loss and weight are known before a bucket leaves: they travel ahead of it.
+func checkFigures(micro *device.Segment, bucket int) error {
+	first := slices.IndexFunc(micro.Instrs, func(in device.Instr) bool {
+		return in.Kind == device.Start && in.Collective != AllGather && in.Bucket >= bucket
+	})
+	if first < 0 {
+		return nil // they travel at the end
+	}
 	for _, name := range []string{OutputLoss, OutputWeight} {
 		place := micro.Outputs[name]
-		for _, in := range micro.Instrs[max(first, 0):] {
+		for _, in := range micro.Instrs[first:] {
 			if slices.ContainsFunc(in.Out, func(o device.Operand) bool { return overlap(place, o) }) {
-				return fmt.Errorf("plan check: the %s is computed after the first bucket has left, with which it travels", name)
+				return fmt.Errorf("plan check: the %s is computed after bucket %d has left, ahead of which it travels", name, bucket)
 			}
 		}
 	}

@@ -51,6 +51,7 @@ func (p *Plan) planRenewals() {
 	for i := range norms {
 		p.Renewals = append(p.Renewals, Renewal{norms[i], updates[i]})
 	}
+	p.Announce = p.firstBehindLoss()
 	if norm.WorkBytes == 0 && update.WorkBytes == 0 { // else they would write over the micro segment's values
 		p.placeRenewals()
 	}
@@ -86,7 +87,10 @@ func (p *Plan) placeRenewals() {
 		}
 	}
 	behind := map[int][]int{} // instruction → the buckets whose turn comes behind it
-	at := 0
+	if p.Announce == len(p.Buckets) {
+		return
+	}
+	at := started[p.Announce] // before which no rank knows the weight of the step
 	for b := 0; b+renewalLag < len(p.Buckets); b++ {
 		at = max(at, started[b+renewalLag], read[b])
 		if at >= end {
@@ -136,4 +140,23 @@ func (p *Plan) lastReads(seg *device.Segment) []int {
 		}
 	}
 	return last
+}
+
+// firstBehindLoss is the first bucket that leaves when the loss and the weight of a micro-batch are known, len(p.Buckets) if there is none. What
+// batch norm has seen of a micro-batch leaves before.
+func (p *Plan) firstBehindLoss() int {
+	micro := p.Segments[SegmentMicro]
+	first, known := 0, 0
+	for i := range micro.Instrs {
+		in := &micro.Instrs[i]
+		if in.Kind == device.Start && in.Collective != AllGather {
+			first = max(first, in.Bucket+1)
+		}
+		for _, o := range in.Out {
+			if overlap(micro.Outputs[OutputLoss], o) || overlap(micro.Outputs[OutputWeight], o) {
+				known = first
+			}
+		}
+	}
+	return known
 }

@@ -128,11 +128,11 @@ func TestCheckFindsALateLoss(t *testing.T) {
 		kernel := start + slices.IndexFunc(micro.Instrs[start:], func(in device.Instr) bool { return in.Kind == device.Kernel })
 		own := micro.Instrs[kernel].Out
 		micro.Instrs[kernel].Out = append(slices.Clone(own), micro.Outputs[name])
-		if err := checkFigures(micro); err == nil || !strings.Contains(err.Error(), "the "+name+" is computed after the first bucket") {
+		if err := checkFigures(micro, p.Announce); err == nil || !strings.Contains(err.Error(), "the "+name+" is computed after bucket 0") {
 			t.Errorf("%s: %v", name, err)
 		}
 		micro.Instrs[kernel].Out = own
-		if err := checkFigures(micro); err != nil {
+		if err := checkFigures(micro, p.Announce); err != nil {
 			t.Error(err)
 		}
 	}

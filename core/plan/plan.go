@@ -63,6 +63,8 @@ type Plan struct {
 	// Renewals are the parts of the norm and update segments by the bucket that lets them run, where each bucket's parameters are
 	// updated as it arrives (Settings.Early), else nil. The last entry, behind those of the buckets, is what is left of the segments at the end.
 	Renewals []Renewal
+	// Announce is, with Renewals, the first bucket that leaves behind the loss and the weight of a micro-batch.
+	Announce int
 	// Passes holds the training graph as traced (its pass has no name) and after each pass.
 	Passes []PassRecord
 	// Unreached names the trainable parameters that the loss does not depend on.

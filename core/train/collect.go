@@ -26,8 +26,9 @@ type collector struct {
 	trace  *StepTrace
 	// round is the one that the starts of the running micro segment belong to.
 	round int
-	// announce, if set, is called once, before the next gradient bucket is handed over.
-	announce func()
+	// announce, if set, is called once, before the next gradient bucket is handed over that is not in front of bucket announceAt.
+	announce   func()
+	announceAt int
 }
 
 // unit is a group of parameters that is cut over the ranks.
@@ -145,7 +146,7 @@ func (c *collector) begin(ctx context.Context, trace *StepTrace) {
 func (c *collector) Start(in *device.Instr) error {
 	switch in.Collective {
 	case plan.AllReduce, plan.ReduceScatter:
-		if c.announce != nil {
+		if c.announce != nil && in.Bucket >= c.announceAt {
 			c.announce()
 			c.announce = nil
 		}

@@ -111,6 +111,9 @@ func (s *early) renew(bucket int) error {
 // update: the run ends then, and nothing of the step is kept.
 func (s *early) finish() (stepOut, error) {
 	e := s.e
+	if s.handle == nil { // no bucket left behind the loss
+		s.announce()
+	}
 	for s.next < len(e.plan.Buckets) {
 		if err := s.renew(s.next); err != nil {
 			return s.out, err

@@ -303,7 +303,7 @@ func (e *engine) microBatch(ctx context.Context, loader *data.Loader, step, inde
 // prepareLast readies the last run of a step for what happens beside its backward pass.
 func (e *engine) prepareLast() {
 	if e.early != nil && e.run.LastOnRank {
-		e.collect.announce, e.run.Renew = e.early.announce, e.early.renew
+		e.collect.announce, e.collect.announceAt, e.run.Renew = e.early.announce, e.plan.Announce, e.early.renew
 	}
 }
 
