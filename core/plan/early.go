@@ -52,7 +52,9 @@ func (p *Plan) planRenewals() {
 		p.Renewals = append(p.Renewals, Renewal{norms[i], updates[i]})
 	}
 	p.Announce = p.firstBehindLoss()
-	if norm.WorkBytes == 0 && update.WorkBytes == 0 { // else they would write over the micro segment's values
+	// Where nothing is gathered after it, an update gains nothing from lying in the backward pass, which would wait for a slow link; and
+	// parts that need memory of their own would write over the micro segment's values.
+	if p.Settings.Zero > 0 && norm.WorkBytes == 0 && update.WorkBytes == 0 {
 		p.placeRenewals()
 	}
 }
