@@ -185,6 +185,8 @@ const (
 func (c Config) transport() (listen string, share comm.Sharing, err error) {
 	mpi := c.Rendezvous != nil && c.Rendezvous.MPI
 	switch {
+	case c.Transport == TransportMPI && c.Ranks == 1 && comm.MPIBuilt: // started alone, by mpirun or not: nothing travels
+		return c.Listen, comm.ShareNever, nil
 	case c.Transport == TransportMPI && !mpi:
 		return "", 0, errors.New("cluster: transport mpi, and no mpirun or srun with MPI has started the ranks")
 	case c.Transport == TransportMPI && c.TLS == EncryptionOn:
