@@ -1,6 +1,7 @@
 package comm
 
 import (
+	"bufio"
 	"encoding/binary"
 	"fmt"
 	"io"
@@ -143,14 +144,19 @@ type frameHandler interface {
 	filled(m message, err error)
 	aborted(group uint64, reason []byte)
 	heard()
+	// idle is called when all that has come has been handled.
+	idle()
 }
 
 // readFrames reads frames until the peer says goodbye (nil) or something is wrong.
-func readFrames(rd io.Reader, h frameHandler) error {
+func readFrames(rd *bufio.Reader, h frameHandler) error {
 	var head [headerBytes]byte
 	var scratch []byte
 	known := labels{}
 	for {
+		if rd.Buffered() < headerBytes {
+			h.idle()
+		}
 		if _, err := io.ReadFull(rd, head[:]); err != nil {
 			return err
 		}

@@ -1,6 +1,7 @@
 package comm
 
 import (
+	"bufio"
 	"bytes"
 	"errors"
 	"reflect"
@@ -41,6 +42,7 @@ func (l *frameLog) filled(_ message, err error) {
 }
 func (l *frameLog) aborted(_ uint64, reason []byte) { l.aborts = append(l.aborts, string(reason)) }
 func (l *frameLog) heard()                          {}
+func (l *frameLog) idle()                           {}
 
 func sampleFrames() []byte {
 	key := Key{Group: 1 << 60, Seq: 3, Index: 1 << 31, Stream: StreamSend}
@@ -58,7 +60,7 @@ func TestFrames(t *testing.T) {
 	key := Key{Group: 1 << 60, Seq: 3, Index: 1 << 31, Stream: StreamSend}
 	buf := make([]byte, 5)
 	l := &frameLog{data: map[Key][]byte{key: buf}}
-	if err := readFrames(iotest.OneByteReader(bytes.NewReader(sampleFrames())), l); err != nil {
+	if err := readFrames(bufio.NewReader(iotest.OneByteReader(bytes.NewReader(sampleFrames()))), l); err != nil {
 		t.Fatal(err)
 	}
 	want := []Entry{{Group: 9, Seq: 2, Call: Call{Op: OpGather, Bytes: -1, Detail: 1 << 63, Label: "métrique"}}}
@@ -86,7 +88,7 @@ func TestBadFrames(t *testing.T) {
 		"cut in head":  {appendHeader(nil, header{kind: framePing})[:10], "unexpected EOF"},
 		"between them": {appendHeader(nil, header{kind: framePing}), "EOF"},
 	} {
-		err := readFrames(bytes.NewReader(c.b), &frameLog{})
+		err := readFrames(bufio.NewReader(bytes.NewReader(c.b)), &frameLog{})
 		if err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %q", name, err, c.want)
 		}
@@ -99,7 +101,7 @@ func FuzzFrames(f *testing.F) {
 	f.Add(appendHeader(nil, header{frameData, Key{}, 1 << 29}))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		l := &frameLog{data: map[Key][]byte{{Group: 1 << 60, Seq: 3, Index: 1 << 31, Stream: StreamSend}: make([]byte, 5)}}
-		err := readFrames(bytes.NewReader(b), l)
+		err := readFrames(bufio.NewReader(bytes.NewReader(b)), l)
 		if err == nil && len(b) < headerBytes {
 			t.Errorf("%d bytes made a whole conversation", len(b))
 		}

@@ -45,6 +45,7 @@ type Group struct {
 	staging     []float32
 	stagingPeak int // bytes, the largest need so far
 
+	attends *attention // of the transport, or nil
 	hosts   *hierarchy // of its members, or nil
 	flat    string     // why it has none
 	shared  *shared    // memory that all members have mapped, or nil
@@ -89,6 +90,9 @@ func NewGroup(t Transport, name string, ranks []int, opt Options) (*Group, error
 		for m := range g.entries[s] {
 			g.entries[s][m] = map[uint64]Call{}
 		}
+	}
+	if a, ok := t.(attentive); ok {
+		g.attends = a.attention()
 	}
 	if h, ok := t.(host); ok {
 		var err error
@@ -219,6 +223,7 @@ func (g *Group) startPair(stream Stream, label string, m int, buf []byte) *Handl
 	}
 	r := &run{}
 	r.prepare(g, stream, h.call, []int{m})
+	r.h = h
 	g.begin(r)
 	g.workers.Add(1)
 	g.mu.Unlock()
@@ -351,6 +356,7 @@ func (g *Group) carryOut(ctx context.Context, c *Collective) (err error, over bo
 	g.mu.Lock()
 	r.prepare(g, StreamCollective, c.h.call, g.peers)
 	g.begin(r)
+	r.h = &c.h
 	g.mu.Unlock()
 	return g.execute(r, c.body), true
 }
@@ -381,6 +387,7 @@ func (g *Group) execute(r *run, body func(*run) error) error {
 			err = r.explained(err)
 		}
 	}
+	r.flush() // of a body that had nothing to wait for
 	if err != nil {
 		g.fail(err, true)
 		<-g.dead

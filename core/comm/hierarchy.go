@@ -241,7 +241,8 @@ type hierarchyStep struct {
 }
 
 // run carries the sum out. The members of a host start its collectives in one order, whatever the time: that of this loop.
-func (p *hierarchyPlan) run(*run) error {
+func (p *hierarchyPlan) run(r *run) error {
+	r.flush() // the waiting is done in other groups
 	last := len(p.segments) - 1
 	begin := func(k int) {
 		for _, c := range p.segments[k].add {

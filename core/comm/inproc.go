@@ -140,6 +140,8 @@ func (l *local) leftError(peer int) error {
 	return &PeerError{Rank: peer, Cause: ErrLeft}
 }
 
+func (*local) Flush(int) {} // nothing stays
+
 func (l *local) Enter(to int, e Entry) {
 	if l.reaches(to) && !l.closed.Load() {
 		// The bound on early notices cannot be met by ranks that wait for each other; past it the peer's own deadline speaks.

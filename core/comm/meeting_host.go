@@ -253,6 +253,7 @@ func (m *meeting) transport(beat, silence time.Duration) (Transport, error) {
 		t.hosts[r] = id.Host
 	}
 	t.hosts[m.cfg.Rank] = m.cfg.Host
+	t.attends.spare = Neighbours(t) <= runtime.NumCPU()
 	var out Transport = t
 	if seg != nil {
 		out = newHostTransport(t, seg, local, runtime.NumCPU())

@@ -180,3 +180,7 @@ func (b *board) watch(f func(peer int, err error)) {
 		f(peer, err)
 	}
 }
+
+// attention is nobody's: messages do not come by the sockets.
+func (*mpiSockets) attention() *attention { return nil }
+func (*mpiHosts) attention() *attention   { return nil }

@@ -313,6 +313,7 @@ func (p *puppet) Send(to int, key comm.Key, b []byte, done comm.Completer, id ui
 func (p *puppet) Recv(from int, key comm.Key, b []byte, done comm.Completer, id uint64) {
 	p.tell(puppetCall{Do: "recv", Peer: from, Key: key, Length: len(b)}, &puppetOp{b, done, id})
 }
+func (p *puppet) Flush(int) {} // the far end flushes each
 func (p *puppet) Enter(to int, e comm.Entry) {
 	p.tell(puppetCall{Do: "enter", Peer: to, Entry: e}, nil)
 }
@@ -361,13 +362,16 @@ func servePuppet(socket string) error {
 			}
 		case "send":
 			t.Send(call.Peer, call.Key, call.Payload, puppetDone{s, nil}, call.N)
+			t.Flush(call.Peer)
 			continue
 		case "recv":
 			b := make([]byte, call.Length)
 			t.Recv(call.Peer, call.Key, b, puppetDone{s, b}, call.N)
+			t.Flush(call.Peer)
 			continue
 		case "enter":
 			t.Enter(call.Peer, call.Entry)
+			t.Flush(call.Peer)
 			continue
 		case "abort":
 			t.Abort(call.Peer, call.Group, comm.DecodeReason(0, call.Payload))

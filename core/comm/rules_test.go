@@ -1,6 +1,7 @@
 package comm
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"io"
@@ -91,7 +92,7 @@ func TestCountsBeyondFourGigabytes(t *testing.T) {
 		}
 	}
 	e := Entry{Group: 1, Seq: 1 << 40, Call: Call{Op: OpAllReduceTree, Bytes: 5 << 40, Label: "b"}}
-	if err := readFrames(strings.NewReader(string(appendHeader(appendEnter(nil, e), header{kind: frameBye}))), entryWant{t, e, nil}); err != nil {
+	if err := readFrames(bufio.NewReader(strings.NewReader(string(appendHeader(appendEnter(nil, e), header{kind: frameBye})))), entryWant{t, e, nil}); err != nil {
 		t.Error(err)
 	}
 }
@@ -104,6 +105,7 @@ type entryWant struct {
 }
 
 func (w entryWant) heard() {}
+func (w entryWant) idle()  {}
 
 func (w entryWant) entered(e Entry) error {
 	if e != w.want {

@@ -18,7 +18,7 @@ type run struct {
 	call   Call
 	others []int           // the members it involves, this one left out
 	record uint64          // its number in the flight recorder
-	h      *Handle         // in shared memory: of the collective
+	h      *Handle         // of the collective or call
 	ctx    context.Context // in shared memory: of the caller that carries it out, else nil
 	// patient waits for members as the group's first collective does.
 	patient bool
@@ -27,6 +27,7 @@ type run struct {
 	progress atomic.Int64 // when something last moved, as time since began
 	pending  []int        // per member: messages handed over and not complete
 	open     int          // their total
+	unsent   []bool       // per member: something may wait to be set off
 	entered  []bool       // per member: it has announced this call; guarded by g.mu
 	other    map[int]Call // members that entered something else, and what; guarded by g.mu
 	conflict atomic.Bool  // there are such members
@@ -46,13 +47,14 @@ type event struct {
 // prepare makes r ready for a call that involves others. What it has allocated before it keeps.
 func (r *run) prepare(g *Group, stream Stream, call Call, others []int) {
 	if r.pending == nil {
-		r.pending, r.entered, r.wake = make([]int, len(g.ranks)), make([]bool, len(g.ranks)), make(chan struct{}, 1)
+		r.pending, r.unsent, r.entered, r.wake = make([]int, len(g.ranks)), make([]bool, len(g.ranks)), make([]bool, len(g.ranks)), make(chan struct{}, 1)
 		r.timer = time.NewTimer(time.Hour)
 		r.timer.Stop()
 	}
 	r.g, r.stream, r.call, r.others, r.began = g, stream, call, others, time.Now()
 	r.progress.Store(0)
 	clear(r.pending)
+	clear(r.unsent)
 	clear(r.entered)
 	r.open, r.events, r.head, r.other = 0, r.events[:0], 0, nil
 	r.conflict.Store(false)
@@ -81,6 +83,7 @@ func (g *Group) endRun(r *run) {
 // enter announces the call to the members it involves and compares it with what they have announced already.
 func (r *run) enter() error {
 	for _, m := range r.others {
+		r.unsent[m] = true
 		r.g.t.Enter(r.g.ranks[m], Entry{Group: r.g.id, Seq: r.seq, Stream: r.stream, Call: r.call})
 	}
 	r.g.mu.Lock()
@@ -134,12 +137,14 @@ func (r *run) key(index int) Key {
 func (r *run) send(m, index int, b []byte, id uint64) {
 	r.pending[m]++
 	r.open++
+	r.unsent[m] = true
 	r.g.t.Send(r.g.ranks[m], r.key(index), b, r, withMember(id, m))
 }
 
 func (r *run) recv(m, index int, b []byte, id uint64) {
 	r.pending[m]++
 	r.open++
+	r.unsent[m] = true
 	r.g.t.Recv(r.g.ranks[m], r.key(index), b, r, withMember(id, m))
 }
 
@@ -167,6 +172,16 @@ func (r *run) poke() {
 	select {
 	case r.wake <- struct{}{}:
 	default:
+	}
+}
+
+// flush sets off what has been handed over.
+func (r *run) flush() {
+	for _, m := range r.others {
+		if r.unsent[m] {
+			r.unsent[m] = false
+			r.g.t.Flush(r.g.ranks[m])
+		}
 	}
 }
 
@@ -232,11 +247,16 @@ func (r *run) until(ready func(*run) bool) error {
 	if err := r.broken(); err != nil {
 		return err
 	}
+	r.flush()
 	if ready(r) {
 		return nil
 	}
 	r.timer.Reset(r.nap())
 	defer r.timer.Stop()
+	if r.expects() {
+		r.g.attends.runs.Add(1)
+		defer r.g.attends.runs.Add(-1)
+	}
 	for {
 		select {
 		case <-r.g.dead:

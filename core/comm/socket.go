@@ -18,6 +18,7 @@ type socketTransport struct {
 	hosts   []string // by rank, where each runs
 	peers   []*peer  // nil at rank
 	board   *board
+	attends attention
 	stop    chan struct{}
 	once    sync.Once
 	wg      sync.WaitGroup
@@ -32,18 +33,23 @@ const linger = 2 * time.Second
 // maxOffers bounds the offers kept for messages that this rank has not sent yet.
 const maxOffers = 1 << 20
 
-// peer is the connection to one rank: a reader that puts payload straight into offered memory, a writer, and the table in
-// which sends meet offers.
+// peer is the connection to one rank: a reader that puts payload straight into offered memory, a writer for what cannot be written
+// at once (socket_write.go), and the table in which sends meet offers.
 type peer struct {
 	t    *socketTransport
 	rank int
 	conn net.Conn
 
+	wake chan struct{} // there is something for the writer to do
+	rd   reading       // of the reader
+	w    writing       // of whoever has set busy
+
 	mu      sync.Mutex
-	wake    chan struct{}   // something to write
 	control []byte          // encoded frames without payload, written before payload
 	ready   []outgoing      // payload whose memory has been offered
-	taken   int             // of ready: those before it are on their way
+	gone    int             // of ready: those before it are on their way
+	busy    bool            // somebody writes
+	handed  bool            // and leaves the rest of it to the writer
 	sends   map[Key]message // payload waiting for an offer
 	offers  map[Key]int     // offers waiting for payload: length
 	recvs   map[Key]message // memory offered to the peer
@@ -70,7 +76,7 @@ func newSocketTransport(rank int, conns []net.Conn, network string, heartbeat, s
 		if c == nil {
 			continue
 		}
-		p := &peer{t: t, rank: r, conn: c, wake: make(chan struct{}, 1), sends: map[Key]message{}, offers: map[Key]int{}, recvs: map[Key]message{}}
+		p := &peer{t: t, rank: r, conn: c, wake: make(chan struct{}, 1), w: newWriting(c), sends: map[Key]message{}, offers: map[Key]int{}, recvs: map[Key]message{}}
 		p.heard()
 		t.peers[r] = p
 		t.wg.Add(2)
@@ -156,7 +162,6 @@ func (p *peer) match(key Key, m message, n int) error {
 		return lengthError(p.t.rank, p.rank, len(m.buf), n)
 	}
 	p.ready = append(p.ready, outgoing{key, m})
-	p.poke()
 	return nil
 }
 
@@ -172,7 +177,6 @@ func (t *socketTransport) Recv(from int, key Key, buf []byte, done Completer, id
 	if err == nil {
 		p.recvs[key] = m
 		p.control = appendHeader(p.control, header{frameOffer, key, len(buf)})
-		p.poke()
 	}
 	p.mu.Unlock()
 	if err != nil {
@@ -184,8 +188,13 @@ func (t *socketTransport) Enter(to int, e Entry) {
 	if p := t.peer(to); p != nil {
 		p.mu.Lock()
 		p.control = appendEnter(p.control, e)
-		p.poke()
 		p.mu.Unlock()
+	}
+}
+
+func (t *socketTransport) Flush(to int) {
+	if p := t.peer(to); p != nil {
+		p.flush()
 	}
 }
 
@@ -251,13 +260,6 @@ func (t *socketTransport) Close() error {
 	return nil
 }
 
-func (p *peer) poke() {
-	select {
-	case p.wake <- struct{}{}:
-	default:
-	}
-}
-
 // giveUp ends the connection.
 func (p *peer) giveUp(why error) {
 	p.mu.Lock()
@@ -278,80 +280,10 @@ func (p *peer) post(h header) {
 	}
 }
 
-// writeLoop writes what is queued: all control frames, then one payload, in one system call.
-func (p *peer) writeLoop() {
-	defer p.t.wg.Done()
-	var control []byte // the half of a double buffer that is being written
-	var head []byte
-	var parts [3][]byte
-	bufs := new(net.Buffers) // on the heap once
-	for {
-		p.mu.Lock()
-		control, p.control = p.control, control[:0]
-		var out outgoing
-		if p.taken < len(p.ready) {
-			out = p.ready[p.taken]
-			p.ready[p.taken] = outgoing{}
-			if p.taken++; p.taken == len(p.ready) {
-				p.ready, p.taken = p.ready[:0], 0
-			}
-		}
-		last := out.done == nil && (p.bye || p.lost != nil)
-		p.mu.Unlock()
-		if last {
-			control = appendHeader(control, header{kind: frameBye})
-		}
-		*bufs = append(parts[:0], control)
-		if out.done != nil {
-			head = appendHeader(head[:0], header{frameData, out.key, len(out.buf)})
-			*bufs = append(*bufs, head, out.buf)
-		}
-		if len(control) == 0 && out.done == nil {
-			<-p.wake
-			continue
-		}
-		n, err := bufs.WriteTo(p.conn)
-		p.wireSent.Add(n)
-		if err != nil {
-			p.writeFailed(out)
-			return
-		}
-		if out.done != nil {
-			p.payloadSent.Add(int64(len(out.buf)))
-			out.complete(nil)
-		}
-		if last {
-			if c, ok := p.conn.(interface{ CloseWrite() error }); ok {
-				_ = c.CloseWrite()
-			}
-			return
-		}
-	}
-}
-
-// writeFailed ends the writer. What the peer said before it went may still be unread, and names the cause better than a
-// broken pipe: the reader finishes first, and its error completes what is queued.
-func (p *peer) writeFailed(out outgoing) {
-	_ = p.conn.SetReadDeadline(time.Now().Add(linger / 2))
-	p.mu.Lock()
-	if out.done != nil {
-		p.ready = append(p.ready, out)
-	}
-	p.broken = true
-	var open []outgoing
-	if p.lost != nil {
-		open, p.ready, p.taken = p.ready[p.taken:], nil, 0
-	}
-	p.mu.Unlock()
-	for _, m := range open {
-		m.complete(p.lost)
-	}
-}
-
 // readLoop reads frames until the connection ends, then fails whatever was left.
 func (p *peer) readLoop() {
 	defer p.t.wg.Done()
-	err := readFrames(bufio.NewReaderSize(countingReader{p.conn, &p.wireReceived}, readBuffer), p)
+	err := readFrames(bufio.NewReaderSize(incoming{p}, readBuffer), p)
 	p.mu.Lock()
 	closing := p.closing
 	switch {
@@ -376,10 +308,10 @@ func (p *peer) readLoop() {
 		open = append(open, m)
 	}
 	if p.broken || !closing && !left {
-		for _, m := range p.ready[p.taken:] {
+		for _, m := range p.ready[p.gone:] {
 			open = append(open, m.message)
 		}
-		p.ready, p.taken = nil, 0
+		p.ready, p.gone = nil, 0
 	}
 	p.recvs, p.sends = nil, nil
 	p.bye = true
@@ -395,6 +327,9 @@ func (p *peer) readLoop() {
 		p.t.board.peerLost(p.rank, err)
 	}
 }
+
+// idle sends off what answers the frames that have come, before the reader waits for more.
+func (p *peer) idle() { p.flush() }
 
 func (p *peer) heard() { p.heardAt.Store(time.Now().UnixNano()) }
 
@@ -446,15 +381,4 @@ func (p *peer) filled(m message, err error) {
 		p.payloadReceived.Add(int64(len(m.buf)))
 	}
 	m.complete(err)
-}
-
-type countingReader struct {
-	r io.Reader
-	n *atomic.Int64
-}
-
-func (c countingReader) Read(b []byte) (int, error) {
-	n, err := c.r.Read(b)
-	c.n.Add(int64(n))
-	return n, err
 }

@@ -14,6 +14,9 @@ import (
 // may still be read or written until Close has returned.
 //
 // Notices (Enter, Abort) travel beside messages, need no offer, and may overtake them, never each other.
+//
+// What is handed over may stay where it is until Flush, so that all of it can leave at once, in the caller's time; Abort
+// and Fail need none.
 type Transport interface {
 	// String says for people how the ranks are connected.
 	String() string
@@ -25,6 +28,9 @@ type Transport interface {
 	Send(to int, key Key, payload []byte, done Completer, id uint64)
 	// Recv offers buf to rank from. The completion comes when buf is full.
 	Recv(from int, key Key, buf []byte, done Completer, id uint64)
+
+	// Flush sets off what has been handed over for rank to. It does not wait for anything.
+	Flush(to int)
 
 	// Enter tells rank to which collective this rank has entered.
 	Enter(to int, n Entry)

@@ -28,15 +28,23 @@ func Run(t *testing.T, open Make, framed bool) {
 			f(t, ts)
 		}
 	}
-	t.Run("message", with(2, message))
-	t.Run("lengths", with(2, lengths))
-	t.Run("empty", with(2, empty))
-	t.Run("many", with(3, many))
-	t.Run("address", with(2, address))
-	t.Run("notices", with(2, notices))
-	t.Run("close", with(3, closing))
-	t.Run("fail", with(3, failing))
-	t.Run("counters", with(2, func(t *testing.T, ts []comm.Transport) { counters(t, ts, framed) }))
+	single := func(world int, f func(t *testing.T, ts []comm.Transport)) func(*testing.T) {
+		return with(world, func(t *testing.T, ts []comm.Transport) {
+			for r := range ts {
+				ts[r] = prompt{ts[r]}
+			}
+			f(t, ts)
+		})
+	}
+	t.Run("message", single(2, message))
+	t.Run("lengths", single(2, lengths))
+	t.Run("empty", single(2, empty))
+	t.Run("many", single(3, many))
+	t.Run("address", single(2, address))
+	t.Run("notices", single(2, notices))
+	t.Run("close", single(3, closing))
+	t.Run("fail", single(3, failing))
+	t.Run("counters", single(2, func(t *testing.T, ts []comm.Transport) { counters(t, ts, framed) }))
 	for _, world := range []int{1, 2, 3, 5} {
 		t.Run(fmt.Sprintf("collectives%d", world), with(world, collectives))
 		t.Run(fmt.Sprintf("exchanges%d", world), with(world, exchanges))
@@ -48,6 +56,24 @@ func Run(t *testing.T, open Make, framed bool) {
 	t.Run("pairs", with(3, pairs))
 	t.Run("groups", with(3, groups))
 	t.Run("bytes", with(4, sentBytes))
+}
+
+// prompt sets off each message and notice by itself, for tests that hand them over singly.
+type prompt struct{ comm.Transport }
+
+func (p prompt) Send(to int, key comm.Key, payload []byte, done comm.Completer, id uint64) {
+	p.Transport.Send(to, key, payload, done, id)
+	p.Flush(to)
+}
+
+func (p prompt) Recv(from int, key comm.Key, buf []byte, done comm.Completer, id uint64) {
+	p.Transport.Recv(from, key, buf, done, id)
+	p.Flush(from)
+}
+
+func (p prompt) Enter(to int, e comm.Entry) {
+	p.Transport.Enter(to, e)
+	p.Flush(to)
 }
 
 // CloseAll closes the transports at once, as the ranks of a job do.
