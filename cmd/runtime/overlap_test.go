@@ -20,6 +20,7 @@ import (
 const overlapRecipe = `
 load("@std//models/gpt.star", "gpt")
 steps = param("steps", 8, "optimizer steps")
+zero = param("zero", 0, "what is sharded")
 corpus = data.text("$GOROOT/src/fmt/*.go", tokenizer = tokenizer.bytes(), context = 64, holdout = 0.1)
 model = gpt(vocab = corpus.vocab, context = 64, width = 128, layers = 6, heads = 4)
 def loss(batch):
@@ -28,19 +29,28 @@ train(
     loss      = loss,
     data      = loader(corpus.train, global_batch = 32, micro_batch = 16),
     optimizer = optim.sgd(lr = 0.01),
-    parallel  = parallel.mesh(data = 2, threads = 1, bucket_mb = 0.25, first_bucket_mb = 0.25),
+    parallel  = parallel.mesh(data = 2, threads = 1, zero = zero, bucket_mb = 0.25, first_bucket_mb = 0.25),
     steps     = steps,
 )
 `
 
 // TestCommunicationIsHidden: between two hosts whose link is so slow that a step's communication takes about as long as the
-// backward pass after its first bucket, nine tenths of what can run beside the backward pass does.
+// backward pass after its first bucket, nine tenths of what can run beside the backward pass does. With zero = 1 that is not only
+// the gradients' way to their owners, but the way back of the parameters that these have updated, which needs the processors while the
+// backward pass does: nine tenths on a machine that has them for itself, and room for other work here.
 func TestCommunicationIsHidden(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it measures times")
 	}
 	recipe := recipeFile(t, overlapRecipe)
 	names := namespaces(t, 2)
+	for zero, want := range []float64{0.9, 0.8} {
+		t.Run(fmt.Sprint("zero=", zero), func(t *testing.T) { checkHidden(t, recipe, names, zero, want) })
+	}
+}
+
+func checkHidden(t *testing.T, recipe string, names []string, zero int, want float64) {
+	t.Helper()
 	shape := func(bytesPerSecond float64) {
 		for i, device := range []string{"v1", "eth0"} {
 			args := []string{"-n", names[i], "qdisc", "replace", "dev", device, "root", "tbf", "rate", fmt.Sprintf("%.0fbit", 8*bytesPerSecond), "burst", "128kb", "latency", "100ms"}
@@ -54,7 +64,7 @@ func TestCommunicationIsHidden(t *testing.T) {
 		var ps []*process
 		for i, host := range names {
 			ps = append(ps, startThrough(t, inside(host), []string{fmt.Sprint("RANK=", i), "WORLD_SIZE=2", "STARLING_SECRET=a secret for these processes alone"},
-				"exec", recipe, "--run-dir", dir, "--rendezvous", "10.77.8.1:29400", "--tls", "off"))
+				"exec", recipe, "--run-dir", dir, "--rendezvous", "10.77.8.1:29400", "--tls", "off", "--set", fmt.Sprint("zero=", zero)))
 		}
 		for i, p := range ps {
 			if code := p.wait(t, time.Minute); code != 0 {
@@ -64,6 +74,7 @@ func TestCommunicationIsHidden(t *testing.T) {
 		comm, window, hidden = commFigures(t, dir)
 		return comm, window, hidden, readResult(t, dir).SentBytes
 	}
+	shape(10e9)
 	_, window, _, sent := run()
 	rate := float64(sent) / window
 	var best float64
@@ -75,11 +86,11 @@ func TestCommunicationIsHidden(t *testing.T) {
 			rate *= ratio
 			continue
 		}
-		if best = max(best, hidden); best >= 0.9 {
+		if best = max(best, hidden); best >= want {
 			return
 		}
 	}
-	t.Errorf("at best %.0f%% of the communication is hidden, want 90%%", 100*best)
+	t.Errorf("at best %.0f%% of the communication is hidden, want %.0f%%", 100*best, 100*want)
 }
 
 // commFigures are the medians of a run's steps.

@@ -146,6 +146,9 @@ func (h *Handle) Wait(ctx context.Context) error {
 	return h.Err()
 }
 
+// Over reports whether the collective is over.
+func (h *Handle) Over() bool { return h.over.Load() }
+
 // Err returns the result of a collective that is over, nil before.
 func (h *Handle) Err() error {
 	h.mu.Lock()

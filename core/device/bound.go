@@ -30,8 +30,10 @@ type Env struct {
 	// Idle runs the collectives of the segment alone: this rank has no work in this run, but other ranks need its part.
 	Idle bool
 	Comm Communicator
-	// Renew updates what a bucket completes; it is called by Renew instructions, and in an idle run too.
-	Renew func(bucket int) error
+	// Renew is told by Renew instructions, in an idle run too, that what a bucket completes may be updated from now on.
+	Renew func(bucket int)
+	// Between, if set, is called behind each instruction that has run, for what is to be done as soon as it can be.
+	Between func() error
 	// Trace, if set, is told when each instruction ran.
 	Trace func(in *Instr, start, end time.Time)
 }
@@ -169,7 +171,7 @@ func View[T tensor.Element](mem Memory, o Operand) []T {
 	return tensor.View[T](mem.Arenas[o.Space].Bytes()[o.Offset : o.Offset+o.Type.Bytes()])
 }
 
-// Run executes the segment. Only the communicator, and Env.Renew, can fail.
+// Run executes the segment. Only the communicator and Env.Between can fail.
 func (b *Bound) Run(env *Env) error { return b.RunPart(env, 0, len(b.steps)) }
 
 // RunPart executes the instructions from number lo up to hi.
@@ -216,12 +218,15 @@ func (b *Bound) run(env *Env, steps []step) error {
 				return err
 			}
 		case Renew:
-			if err := env.Renew(s.in.Bucket); err != nil {
-				return err
-			}
+			env.Renew(s.in.Bucket)
 		}
 		if env.Trace != nil {
 			env.Trace(s.in, t0, time.Now())
+		}
+		if env.Between != nil {
+			if err := env.Between(); err != nil {
+				return err
+			}
 		}
 	}
 	return nil

@@ -117,7 +117,8 @@ func TestInstructionsRunAtTheirMoment(t *testing.T) {
 	}
 }
 
-// A Renew runs in the last run of a rank alone, idle or not, and its failure ends the run; parts of a segment run by themselves.
+// A Renew runs in the last run of a rank alone, idle or not; what is to be done between instructions is, and its failure ends the run; parts
+// of a segment run by themselves.
 func TestRenewingAndParts(t *testing.T) {
 	dev, m := open(t, 1)
 	x, y := vector(device.IO, 0, 1), vector(device.Work, 0, 1)
@@ -131,14 +132,19 @@ func TestRenewingAndParts(t *testing.T) {
 		t.Fatal(err)
 	}
 	var renewed []int
-	renew := func(bucket int) error { renewed = append(renewed, bucket); return nil }
-	for _, e := range []device.Env{{LastInLane: true, Renew: renew}, {LastOnRank: true, Renew: renew}, {LastOnRank: true, Idle: true, Renew: renew}} {
+	renew := func(bucket int) { renewed = append(renewed, bucket) }
+	calls := 0
+	between := func() error { calls++; return nil }
+	for _, e := range []device.Env{{LastInLane: true, Renew: renew}, {LastOnRank: true, Renew: renew, Between: between}, {LastOnRank: true, Idle: true, Renew: renew, Between: between}} {
 		if err := b.Run(&e); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if len(renewed) != 2 || renewed[0] != 3 {
 		t.Errorf("renewed %v, want bucket 3 in the two last runs", renewed)
+	}
+	if calls != 3+1 {
+		t.Errorf("called %d times between instructions, want behind each that ran: 3 and 1", calls)
 	}
 	at := func(o device.Operand) *float32 { return &device.View[float32](m, o)[0] }
 	*at(x), *at(y) = 1, 5
@@ -147,7 +153,8 @@ func TestRenewingAndParts(t *testing.T) {
 	}
 	failed := errors.New("no")
 	*at(x) = 1
-	if err := b.Run(&device.Env{LastOnRank: true, Renew: func(int) error { return failed }}); err != failed || *at(x) != 1 {
-		t.Errorf("error %v, and %v where nothing should have run", err, *at(x))
+	between = func() error { return failed }
+	if err := b.Run(&device.Env{Between: between}); err != failed || *at(x) != 1 {
+		t.Errorf("error %v, and %v where nothing more should have run", err, *at(x))
 	}
 }

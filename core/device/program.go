@@ -64,7 +64,7 @@ const (
 	// number of the copy in its segment. Copies are made in the order in which they begin.
 	Copy
 	Copied
-	// Renew lets Env.Renew update what bucket number Bucket completes, which nothing in the segment reads any more.
+	// Renew says that what bucket number Bucket completes may be updated from now on: nothing in the segment reads it any more.
 	Renew
 )
 

@@ -7,8 +7,8 @@ import (
 	"starling/core/device"
 )
 
-// checkRenewals checks the parts into which the norm and update segments are cut: that they are the whole, in order, and that none works on
-// a bucket that no part so far has waited for.
+// checkRenewals checks the parts into which the norm and update segments are cut: that they are the whole, in order, that none works on
+// a bucket that no part so far has waited for, and that what they start has groups of its own, as ranks run them at moments of their own.
 func checkRenewals(p *Plan) error {
 	if p.Renewals == nil {
 		return nil
@@ -19,6 +19,12 @@ func checkRenewals(p *Plan) error {
 	}
 	if err := checkFigures(p.Segments[SegmentMicro], p.Announce); err != nil {
 		return err
+	}
+	inPass := map[string]bool{} // groups
+	for _, in := range p.Segments[SegmentMicro].Instrs {
+		if in.Kind == device.Start {
+			inPass[in.Group] = true
+		}
 	}
 	waited := make([]bool, len(p.Buckets))
 	atNorm, atUpdate := 0, 0
@@ -36,6 +42,9 @@ func checkRenewals(p *Plan) error {
 			return fmt.Errorf("plan check: part %d of the update does not wait for its bucket", k)
 		}
 		for _, in := range update[r.Update.Lo:r.Update.Hi] {
+			if in.Kind == device.Start && inPass[in.Group] {
+				return fmt.Errorf("plan check: part %d of the update starts a collective in group %s, among those of the micro segment: ranks would not start them in one order", k, in.Group)
+			}
 			for _, o := range in.In {
 				for b, bucket := range p.Buckets {
 					place := bucket.Sum

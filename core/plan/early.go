@@ -9,16 +9,13 @@ import (
 
 // Where nothing about the whole gradient decides on the update (no norm to bound, no overflow to skip), it need not wait for the whole
 // gradient. The norm and update segments then fall into one part for each bucket, in the order in which buckets leave, and the micro
-// segment says when each part may run: once the bucket has had time to arrive and nothing reads the parameters any more that
-// it completes. So the update, and what makes every rank whole again after it, lie beside the backward pass and the buckets
-// that are still on their way.
+// segment says from when on each part may run: once its bucket has left and nothing reads the parameters any more that it completes.
+// The trainer runs it when the bucket has arrived, if that is before the backward pass is over, and waits for none before that. So the
+// update, and what makes every rank whole again after it, lie beside the backward pass and the buckets that are still on their way. When
+// a part runs differs from rank to rank, so what it gathers travels in a group of its own, in which it keeps its order.
 
 // Renewal is the part of the norm and of the update segment that one bucket lets run, as ranges of instructions.
 type Renewal struct{ Norm, Update comm.Range }
-
-// renewalLag is how many later buckets must have left before the program waits for one. Two keep the link busy while
-// it waits, and as many have memory where gradients only pass through.
-const renewalLag = 2
 
 // early reports whether buckets are updated as they arrive.
 func (p *Plan) early() bool {
@@ -52,10 +49,10 @@ func (p *Plan) planRenewals() {
 		p.Renewals = append(p.Renewals, Renewal{norms[i], updates[i]})
 	}
 	p.Announce = p.firstBehindLoss()
-	// Where nothing is gathered after it, an update gains nothing from lying in the backward pass, which would wait for a slow link; and
-	// parts that need memory of their own would write over the micro segment's values.
-	if p.Settings.Zero > 0 && norm.WorkBytes == 0 && update.WorkBytes == 0 {
-		p.placeRenewals()
+	// An update after which nothing is gathered gains nothing from lying in the backward pass: it keeps later buckets from leaving, and
+	// behind the pass fills the time until they have come. Parts that need memory of their own would write over the micro segment's values.
+	if norm.WorkBytes == 0 && update.WorkBytes == 0 {
+		p.placeRenewals(p.gathering(updates))
 	}
 }
 
@@ -73,9 +70,20 @@ func cutAt(instrs []device.Instr, n int, turn func(*device.Instr) int) []comm.Ra
 	return out
 }
 
-// placeRenewals puts a Renew for each bucket behind the start of the second one after it and the last instruction that needs what it
-// completes. Those that would come after the last kernel are left out: the end of the step makes up for them.
-func (p *Plan) placeRenewals() {
+// gathering is how many buckets there are up to the last one after whose update parameters are gathered.
+func (p *Plan) gathering(updates []comm.Range) int {
+	n := 0
+	for b, r := range updates[:len(p.Buckets)] {
+		if slices.ContainsFunc(p.Segments[SegmentUpdate].Instrs[r.Lo:r.Hi], func(in device.Instr) bool { return in.Kind == device.Start }) {
+			n = b + 1
+		}
+	}
+	return n
+}
+
+// placeRenewals puts a Renew for each of the first so many buckets behind its start and the last instruction that needs what it completes.
+// Those that would come after the last kernel are left out: the end of the step makes up for them.
+func (p *Plan) placeRenewals(buckets int) {
 	micro := p.Segments[SegmentMicro]
 	started := make([]int, len(p.Buckets)) // the instruction that starts each bucket
 	read := p.lastReads(micro)
@@ -93,8 +101,8 @@ func (p *Plan) placeRenewals() {
 		return
 	}
 	at := started[p.Announce] // before which no rank knows the weight of the step
-	for b := 0; b+renewalLag < len(p.Buckets); b++ {
-		at = max(at, started[b+renewalLag], read[b])
+	for b := range buckets {
+		at = max(at, started[b], read[b])
 		if at >= end {
 			break
 		}

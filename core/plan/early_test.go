@@ -11,7 +11,8 @@ import (
 	"starling/core/tensor"
 )
 
-// Plans whose buckets are updated as they arrive are sound at every stage, and all ranks start the same collectives in the same order.
+// Plans whose buckets are updated as they arrive are sound at every stage, and all ranks start the same collectives of each group in the
+// same order, whenever a rank comes to an update.
 func TestBucketsAreUpdatedAsTheyArrive(t *testing.T) {
 	size := gptSize{B: 1, T: 8, C: 64, V: 200, Layers: 4, Heads: 2}
 	for _, c := range []struct{ stage, world, shard, lanes int }{{0, 2, 0, 12}, {0, 3, 0, 6}, {1, 2, 0, 12}, {1, 5, 0, 6}, {2, 3, 0, 12}, {2, 4, 0, 6}, {3, 2, 0, 12}, {3, 4, 0, 6}, {3, 4, 2, 12}} {
@@ -26,28 +27,27 @@ func TestBucketsAreUpdatedAsTheyArrive(t *testing.T) {
 				t.Fatalf("%+v, rank %d: %v", c, rank, err)
 			}
 			renewed, behind := 0, false // and whether a kernel follows
-			got := ""
-			starts := func(instrs []device.Instr) {
-				for _, in := range instrs {
-					if in.Kind == device.Start {
-						got += fmt.Sprintf("%s %s %d\n", in.Group, in.Collective, in.Bucket)
-					}
+			groups := map[string]string{}
+			starts := func(in device.Instr) {
+				if in.Kind == device.Start {
+					groups[in.Group] += fmt.Sprintf("%s %d\n", in.Collective, in.Bucket)
 				}
 			}
-			micro, update := p.Segments[SegmentMicro].Instrs, p.Segments[SegmentUpdate].Instrs
-			for i, in := range micro {
-				starts(micro[i : i+1])
+			for _, in := range p.Segments[SegmentMicro].Instrs {
+				starts(in)
 				if in.Kind == device.Renew {
-					starts(update[p.Renewals[renewed].Update.Lo:p.Renewals[renewed].Update.Hi])
 					renewed++
 				}
 				behind = behind || renewed > 0 && in.Kind == device.Kernel
 			}
-			for _, r := range p.Renewals[renewed:] {
-				starts(update[r.Update.Lo:r.Update.Hi])
+			gathered := false
+			for _, in := range p.Segments[SegmentUpdate].Instrs {
+				starts(in)
+				gathered = gathered || in.Kind == device.Start
 			}
+			got := fmt.Sprint(groups)
 			// Where nothing is gathered afterwards, buckets are updated one by one behind it.
-			if early := renewed >= len(p.Buckets)/2 && behind; early != (c.stage > 0) || renewed > 0 != early || len(p.Renewals) != len(p.Buckets)+1 {
+			if early := renewed >= len(p.Buckets)/2 && behind; early != gathered || renewed > 0 != early || gathered != (c.stage > 0 && c.stage < 3 || c.shard > 0) || len(p.Renewals) != len(p.Buckets)+1 {
 				t.Errorf("%+v, rank %d: %d of %d buckets are updated beside the backward pass", c, rank, renewed, len(p.Buckets))
 			}
 			if want == "" {
@@ -93,6 +93,9 @@ func TestWhatNeedsTheWholeGradientWaitsForIt(t *testing.T) {
 func TestCheckFindsAnEarlyUpdateThatIsTooEarly(t *testing.T) {
 	for _, stage := range []int{1, 3} {
 		s := sharded(2, 0, stage, 12)
+		if stage == 3 {
+			s.World, s.Shard = 4, 2
+		}
 		s.Early, s.BucketBytes, s.FirstBucketBytes = true, 60<<10, 20<<10
 		p := mustBuild(t, gpt(t, gptSize{B: 1, T: 8, C: 64, V: 200, Layers: 4, Heads: 2}, true), s)
 		micro := p.Segments[SegmentMicro]
@@ -136,5 +139,21 @@ func TestCheckFindsALateLoss(t *testing.T) {
 		if err := checkFigures(micro, p.Announce); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// The replay finds parameters that would be gathered among collectives that all ranks start at one point of the backward pass.
+func TestCheckFindsAGatherInTheWrongGroup(t *testing.T) {
+	s := sharded(2, 0, 1, 12)
+	s.Early, s.BucketBytes, s.FirstBucketBytes = true, 60<<10, 20<<10
+	p := mustBuild(t, gpt(t, gptSize{B: 1, T: 8, C: 64, V: 200, Layers: 4, Heads: 2}, true), s)
+	update := p.Segments[SegmentUpdate].Instrs
+	at := slices.IndexFunc(update, func(in device.Instr) bool { return in.Kind == device.Start })
+	if update[at].Group != UpdatedGroup {
+		t.Errorf("parameters are gathered in group %s", update[at].Group)
+	}
+	update[at].Group = dataGroup
+	if err := Check(p); err == nil || !strings.Contains(err.Error(), "ranks would not start them in one order") {
+		t.Error(err)
 	}
 }

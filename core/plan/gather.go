@@ -139,9 +139,11 @@ func (p *Plan) memberPlace(vec device.Operand, u *Unit, q *Param) device.Operand
 func (p *Plan) gatherInstr(kind device.Kind, u *Unit, place device.Operand) device.Instr {
 	group := dataGroup
 	switch {
+	case !u.Sharded && p.early():
+		group = UpdatedGroup
 	case u.Sharded && p.Settings.Hybrid() && place.Space == device.Params:
 		group = ReplicaGroup
-	case u.Sharded && p.Settings.Hybrid():
+	case u.Sharded:
 		group = ShardGroup
 	}
 	return device.Instr{Kind: kind, Bucket: u.Index, Out: []device.Operand{place}, Group: group, Collective: AllGather}

@@ -21,10 +21,13 @@ func (s Settings) ShardRanks() []int { return s.shardRanks(s.Rank) }
 
 func (s Settings) shardRanks(rank int) []int {
 	if !s.Hybrid() {
-		return ascending(0, s.World, 1)
+		return s.AllRanks()
 	}
 	return ascending(rank/s.Shard*s.Shard, s.Shard, 1)
 }
+
+// AllRanks are all ranks, ascending.
+func (s Settings) AllRanks() []int { return ascending(0, s.World, 1) }
 
 // ReplicaRanks are the ranks that keep the same part of the parameters as this one, itself included, ascending.
 func (s Settings) ReplicaRanks() []int { return s.replicaRanks(s.Rank) }
@@ -47,7 +50,7 @@ func ascending(first, n, step int) []int {
 // ranksInOrder lists the ranks in the order in which their chunks of a sharded unit lie.
 func (s Settings) ranksInOrder() []int {
 	if !s.Hybrid() {
-		return ascending(0, s.World, 1)
+		return s.AllRanks()
 	}
 	var out []int
 	for place := range s.Shard {

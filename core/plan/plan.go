@@ -34,9 +34,12 @@ const (
 // The groups of ranks that Start and Wait instructions name.
 const (
 	dataGroup = "data"
-	// ShardGroup are Settings.ShardRanks, ReplicaGroup Settings.ReplicaRanks, where parameters are sharded inside groups.
+	// ShardGroup are Settings.ShardRanks, among which parameters are sharded, ReplicaGroup Settings.ReplicaRanks. They are groups beside the
+	// data group even where they have the same ranks: parameters that are needed next do not queue behind gradients.
 	ShardGroup   = "shard"
 	ReplicaGroup = "replicas"
+	// UpdatedGroup are all ranks, where parameters travel that are updated while gradients still travel among the data group.
+	UpdatedGroup = "updated"
 )
 
 // Plan is everything that a rank runs, with the place of every value.

@@ -123,7 +123,7 @@ func (s *Summary) communication(p *Plan) {
 				u := p.Units[in.Bucket]
 				switch in.Group {
 				case ShardGroup:
-					bytes += int64(p.Settings.Shard-1) * p.vector(u, u.Held.Len()).Bytes()
+					bytes += int64(len(p.Settings.ShardRanks())-1) * p.vector(u, u.Held.Len()).Bytes()
 				case ReplicaGroup:
 					bytes += int64(len(p.Settings.ReplicaRanks())-1) * p.vector(u, u.Chunks[rank].Len()).Bytes()
 				default:

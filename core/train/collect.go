@@ -19,8 +19,7 @@ type collector struct {
 	lossy   *compression // nil where gradients travel as they are
 	buckets []exchange
 	units   []unit
-	// groups are those of ranks by the names that the program has for them, beside the data group; shards and replicas where parameters are
-	// sharded inside groups.
+	// groups are those of ranks by the names that the program has for them, beside the data group.
 	groups map[string]*comm.Group
 	ctx    context.Context
 	trace  *StepTrace
@@ -54,7 +53,7 @@ func newCollector(mesh Mesh, env *Env, p *plan.Plan, dev device.Device, mem devi
 	if env.World == 1 {
 		return c, nil
 	}
-	if err := c.formGroups(p.Settings); err != nil {
+	if err := c.formGroups(p); err != nil {
 		c.close()
 		return nil, err
 	}
@@ -109,12 +108,22 @@ func inWords(chunks []comm.Range, bytes int) []comm.Range {
 	return out
 }
 
-// formGroups makes the groups of ranks inside which parameters are sharded, and between which they are replicated.
-func (c *collector) formGroups(s plan.Settings) (err error) {
-	if !s.Hybrid() {
-		return nil
+// formGroups makes the groups of ranks inside which parameters are sharded, and between which they are replicated, and that of all in which
+// updated parameters travel while gradients still do. What a group carries need not wait for what another does.
+func (c *collector) formGroups(p *plan.Plan) (err error) {
+	groups := map[string][]int{}
+	for _, u := range p.Units {
+		switch {
+		case u.Sharded:
+			groups[plan.ShardGroup] = p.Settings.ShardRanks()
+			if p.Settings.Hybrid() {
+				groups[plan.ReplicaGroup] = p.Settings.ReplicaRanks()
+			}
+		case u.Trained && p.Renewals != nil:
+			groups[plan.UpdatedGroup] = p.Settings.AllRanks()
+		}
 	}
-	for name, ranks := range map[string][]int{plan.ShardGroup: s.ShardRanks(), plan.ReplicaGroup: s.ReplicaRanks()} {
+	for name, ranks := range groups {
 		if c.groups[name], err = c.env.Group.Subgroup(name, ranks); err != nil {
 			return err
 		}

@@ -10,8 +10,8 @@ import (
 	"starling/core/tensor"
 )
 
-// early is the update of a step whose plan has Renewals: a bucket's parameters are updated as it arrives, while the backward pass or
-// other buckets are still on their way. The weight of the step, which the update needs, is known once every rank's last forward pass is over,
+// early is the update of a step whose plan has Renewals: a bucket's parameters are updated when it has arrived, while the backward pass or
+// other buckets are still on their way. The backward pass waits for nothing: it looks between its instructions. The weight of the step, which the update needs, is known once every rank's last forward pass is over,
 // so the figures of all micro-batches travel ahead of the last lane's first bucket.
 type early struct {
 	e      *engine
@@ -25,6 +25,7 @@ type early struct {
 	known  bool         // they are there
 	out    stepOut
 	next   int // the bucket whose update is next
+	ready  int // in front of which buckets may be updated
 	env    device.Env
 }
 
@@ -53,7 +54,7 @@ func (s *early) begin(ctx context.Context, in stepIn) {
 	if s == nil {
 		return
 	}
-	s.ctx, s.in, s.handle, s.known, s.next = ctx, in, nil, false, 0
+	s.ctx, s.in, s.handle, s.known, s.next, s.ready = ctx, in, nil, false, 0, 0
 	s.out = stepOut{}
 	s.env = device.Env{LastInLane: true, LastOnRank: true, Comm: s.e.collect}
 }
@@ -88,6 +89,19 @@ func (s *early) know() error {
 		return err
 	}
 	e.setHyper(s.in, e.meanScale(s.out.weight))
+	return nil
+}
+
+// allow says that a bucket may be updated from now on.
+func (s *early) allow(bucket int) { s.ready = bucket + 1 }
+
+// advance updates what may be updated and has arrived, in the order of buckets.
+func (s *early) advance() error {
+	for s.next < s.ready && (s.known || s.handle != nil && s.handle.Over()) && s.e.collect.buckets[s.next].arrived() {
+		if err := s.renew(s.next); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 
@@ -126,10 +140,10 @@ func (s *early) finish() (stepOut, error) {
 	if err := e.norm.RunPart(&s.env, rest.Norm.Lo, rest.Norm.Hi); err != nil {
 		return s.out, err
 	}
-	s.out.trace = e.trace
 	if err := e.update.RunPart(&s.env, rest.Update.Lo, rest.Update.Hi); err != nil {
 		return s.out, err
 	}
+	s.out.trace = e.trace
 	norm, bad, err := e.gradientNorm(s.ctx)
 	if err != nil {
 		return s.out, err

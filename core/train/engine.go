@@ -303,7 +303,8 @@ func (e *engine) microBatch(ctx context.Context, loader *data.Loader, step, inde
 // prepareLast readies the last run of a step for what happens beside its backward pass.
 func (e *engine) prepareLast() {
 	if e.early != nil && e.run.LastOnRank {
-		e.collect.announce, e.collect.announceAt, e.run.Renew = e.early.announce, e.plan.Announce, e.early.renew
+		e.collect.announce, e.collect.announceAt = e.early.announce, e.plan.Announce
+		e.run.Renew, e.run.Between = e.early.allow, e.early.advance
 	}
 }
 
@@ -368,7 +369,9 @@ func (e *engine) finishStep(ctx context.Context, in stepIn) (stepOut, error) {
 		return out, err
 	}
 	e.lossy.commit() // the step is taken, however its update ends
-	return out, e.renew(ctx, in, scale, out)
+	err = e.renew(ctx, in, scale, out)
+	out.trace = e.trace
+	return out, err
 }
 
 // renew updates the parameters with the gradients that are there.

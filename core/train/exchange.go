@@ -21,6 +21,8 @@ type exchange interface {
 	// wait blocks until the sum over all ranks is where the plan wants it, and adds what has run to the trace. It does nothing
 	// where nothing was started.
 	wait(ctx context.Context, trace *StepTrace) error
+	// arrived reports whether wait would not block.
+	arrived() bool
 	// forget drops what was started: a step that failed will not wait for it.
 	forget()
 	// way names the algorithm.
@@ -151,6 +153,15 @@ func (t *treeSums) wait(ctx context.Context, trace *StepTrace) error {
 		join()
 	}
 	return nil
+}
+
+func (t *treeSums) arrived() bool {
+	for _, h := range t.handles {
+		if !h.Over() {
+			return false
+		}
+	}
+	return true
 }
 
 func (t *treeSums) forget() { t.handles = t.handles[:0] }

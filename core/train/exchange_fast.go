@@ -100,6 +100,8 @@ func (f *fastSums) wait(ctx context.Context, trace *StepTrace) error {
 	return trace.await(ctx, h)
 }
 
+func (f *fastSums) arrived() bool { return f.handle == nil || f.handle.Over() }
+
 func (f *fastSums) forget() { f.handle = nil }
 
 func (f *fastSums) way() string { return f.collective.Way() }

@@ -1,6 +1,9 @@
 package train
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // Span is a piece of work in time.
 type Span struct {
@@ -38,16 +41,25 @@ func (t *StepTrace) Early() int {
 
 // overlap is how a step's communication lay beside its backward pass.
 type overlap struct {
-	comm   time.Duration // all of it
+	comm   time.Duration // while any of it went on
 	hidden time.Duration // what ran while the backward pass computed
 	window time.Duration // what the backward pass computed from the moment the first of it was handed over
 }
 
 func (t *StepTrace) overlap() overlap {
 	var o overlap
-	for _, s := range t.Collectives {
-		o.comm += s.End.Sub(s.Start)
-		o.hidden += t.computed(s.Start, s.End)
+	spans := slices.Clone(t.Collectives)
+	slices.SortFunc(spans, func(a, b Span) int { return a.Start.Compare(b.Start) })
+	var upTo time.Time
+	for _, s := range spans {
+		if s.Start.Before(upTo) { // two groups at once
+			s.Start = upTo
+		}
+		if s.End.After(s.Start) {
+			o.comm += s.End.Sub(s.Start)
+			o.hidden += t.computed(s.Start, s.End)
+			upTo = s.End
+		}
 	}
 	if len(t.Collectives) > 0 {
 		o.window = t.computed(t.FirstIssued, t.BackwardEnd)

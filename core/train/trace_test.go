@@ -29,3 +29,16 @@ func TestWaitsAreNotHidden(t *testing.T) {
 		t.Errorf("without waits %v of %v are hidden", o.hidden, o.window)
 	}
 }
+
+// What two groups do at once counts once.
+func TestOverlappingCollectivesCountOnce(t *testing.T) {
+	start := time.Now()
+	at := func(ms int) time.Time { return start.Add(time.Duration(ms) * time.Millisecond) }
+	trace := StepTrace{
+		Start: at(0), FirstIssued: at(10), BackwardEnd: at(100),
+		Collectives: []Span{{"c", at(90), at(120)}, {"a", at(20), at(50)}, {"b", at(30), at(40)}, {"d", at(45), at(60)}},
+	}
+	if o := trace.overlap(); o.comm != 70*time.Millisecond || o.hidden != 50*time.Millisecond || o.window != 90*time.Millisecond {
+		t.Errorf("%+v, want 70 ms of communication, 50 of them hidden, beside 90", o)
+	}
+}
