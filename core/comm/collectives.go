@@ -72,10 +72,14 @@ func (g *Group) BarrierPatient(ctx context.Context, label string) error {
 
 // StartBroadcast sends root's buf (a position in the group) into everybody's buf, which must have one length.
 func (g *Group) StartBroadcast(label string, root int, buf []byte) *Handle {
+	return g.startBroadcast(label, root, buf, Untyped)
+}
+
+func (g *Group) startBroadcast(label string, root int, buf []byte, e Element) *Handle {
 	if root < 0 || root >= g.Size() {
 		return badCall(OpBroadcast, label, "root %d is no member of a group of %d", root, g.Size())
 	}
-	call := Call{Op: OpBroadcast, Label: label, Bytes: int64(len(buf)), Detail: detail(root)}
+	call := Call{Op: OpBroadcast, Element: e, Label: label, Bytes: int64(len(buf)), Detail: detail(root)}
 	c := g.prepare(call, func(r *run) error { return r.broadcast(root, buf) })
 	c.local = g.broadcastShared(root, buf)
 	return c.Start()
@@ -88,7 +92,7 @@ func (g *Group) Broadcast(ctx context.Context, label string, root int, buf []byt
 
 // BroadcastFloat32 is Broadcast for float32.
 func (g *Group) BroadcastFloat32(ctx context.Context, label string, root int, buf []float32) error {
-	return g.Broadcast(ctx, label, root, bytesOf(buf))
+	return g.wait(ctx, g.startBroadcast(label, root, bytesOf(buf), Float32))
 }
 
 // StartAllGather completes buf on every member: member m's part, buf[chunks[m]], is sent to all the others. Chunks may be
@@ -106,7 +110,7 @@ func (g *Group) PrepareAllGather(label string, chunks []Range, buf []float32) (*
 	if err := checkChunks(chunks, g.Size(), len(buf)); err != nil {
 		return nil, err
 	}
-	call := Call{Op: OpAllGather, Label: label, Bytes: 4 * int64(len(buf)), Detail: detail(chunks)}
+	call := Call{Op: OpAllGather, Element: Float32, Label: label, Bytes: 4 * int64(len(buf)), Detail: detail(chunks)}
 	if g.hosts != nil {
 		return g.hosts.prepareGather(g, call, chunks, buf), nil
 	}
@@ -139,7 +143,7 @@ func (g *Group) PrepareReduceScatterTree(label string, red *Reduction, chunks []
 	if want := chunks[g.self].Len(); len(dst) != want {
 		return nil, fmt.Errorf("the result has %d elements, this rank's chunk %d", len(dst), want)
 	}
-	call := Call{Op: OpReduceScatterTree, Label: label, Bytes: 4 * int64(n), Detail: detail(red.digest, chunks)}
+	call := Call{Op: OpReduceScatterTree, Element: Float32, Label: label, Bytes: 4 * int64(n), Detail: detail(red.digest, chunks)}
 	if g.hosts != nil {
 		return g.hosts.prepareScatter(g, call, red, chunks, own, dst)
 	}
@@ -180,7 +184,7 @@ func (g *Group) PrepareAllReduceTree(label string, red *Reduction, own [][]float
 	if err := g.checkTree(red, chunks, own, len(dst)); err != nil {
 		return nil, err
 	}
-	call := Call{Op: OpAllReduceTree, Label: label, Bytes: 4 * int64(len(dst)), Detail: detail(red.digest)}
+	call := Call{Op: OpAllReduceTree, Element: Float32, Label: label, Bytes: 4 * int64(len(dst)), Detail: detail(red.digest)}
 	if g.hosts != nil {
 		return g.hosts.prepareTree(g, call, red, own, dst)
 	}

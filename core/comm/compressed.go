@@ -39,7 +39,7 @@ func (g *Group) PrepareAllReduceCompressed(label string, red *Reduction, own [][
 	if err := g.checkTree(red, chunks, own, len(dst)); err != nil {
 		return nil, err
 	}
-	call := Call{Op: OpAllReduceTree, Label: label, Bytes: 4 * int64(len(dst)), Detail: detail(red.digest, "compressed")}
+	call := Call{Op: OpAllReduceTree, Element: Float32, Label: label, Bytes: 4 * int64(len(dst)), Detail: detail(red.digest, "compressed")}
 	if y := g.hosts; y != nil {
 		return y.prepareSum(g, call, red, own, dst, max(len(dst), 1), func(between *Reduction, sums [][]float32, mine []float32) (*Collective, error) {
 			return y.rail.PrepareAllReduceCompressed(label, between, sums, mine, z)
@@ -57,7 +57,7 @@ func (g *Group) PrepareReduceScatterCompressed(label string, red *Reduction, chu
 	if want := chunks[g.self].Len(); len(dst) != want {
 		return nil, fmt.Errorf("the result has %d elements, this rank's chunk %d", len(dst), want)
 	}
-	call := Call{Op: OpReduceScatterTree, Label: label, Bytes: 4 * int64(n), Detail: detail(red.digest, chunks, "compressed")}
+	call := Call{Op: OpReduceScatterTree, Element: Float32, Label: label, Bytes: 4 * int64(n), Detail: detail(red.digest, chunks, "compressed")}
 	return g.prepareCompressed(call, red, chunks, own, dst, nil, z), nil
 }
 
@@ -217,7 +217,7 @@ func (k *compressed) receive(m int, dst []float32, src []byte) error {
 // lane per member.
 func (g *Group) PrepareSums(label string, body func(sum func([]float32) error) error) *Collective {
 	var contributions, stack [][]float32
-	return g.prepareExchange(Call{Op: OpAllReduceTree, Label: label, Bytes: -1, Detail: detail("sums")}, func(x exchange) error {
+	return g.prepareExchange(Call{Op: OpAllReduceTree, Element: Float32, Label: label, Bytes: -1, Detail: detail("sums")}, func(x exchange) error {
 		phase := 0
 		return body(func(v []float32) error {
 			chunks := Chunks(len(v), g.Size(), ChunkAlign)

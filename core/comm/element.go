@@ -10,25 +10,40 @@ import (
 	"starling/sdk/vec"
 )
 
-// Element is the type of a vector's elements in a reduction. They lie in memory little-endian.
+// Element is the type of a vector's elements. They lie in memory little-endian.
 type Element uint8
 
 // The element types.
 const (
-	Float32 Element = iota
+	Untyped Element = iota // bytes, which can be moved but not combined
+	Float32
 	Float16
 	BFloat16
 	Int8
 	Int32
 	Int64
+	elementCount
 )
 
 // Size returns the bytes of an element.
-func (e Element) Size() int { return [...]int{4, 2, 2, 1, 4, 8}[e] }
+func (e Element) Size() int { return [...]int{1, 4, 2, 2, 1, 4, 8}[e] }
 
 // String returns the type's name.
 func (e Element) String() string {
-	return [...]string{"float32", "float16", "bfloat16", "int8", "int32", "int64"}[e]
+	if e >= elementCount {
+		return "unknown"
+	}
+	return [...]string{"bytes", "float32", "float16", "bfloat16", "int8", "int32", "int64"}[e]
+}
+
+// ParseElement reads a name.
+func ParseElement(s string) (Element, error) {
+	for e := Float32; e < elementCount; e++ {
+		if e.String() == s {
+			return e, nil
+		}
+	}
+	return 0, fmt.Errorf("no element type %q: choose float32, float16, bfloat16, int8, int32 or int64", s)
 }
 
 func (e Element) whole() bool { return e >= Int8 }
@@ -42,10 +57,16 @@ const (
 	CombineMean
 	CombineMax
 	CombineMin
+	combineCount
 )
 
 // String returns the name.
-func (c Combine) String() string { return [...]string{"sum", "mean", "max", "min"}[c] }
+func (c Combine) String() string {
+	if c >= combineCount {
+		return "unknown"
+	}
+	return [...]string{"sum", "mean", "max", "min"}[c]
+}
 
 // PrepareAllReduceOf prepares the reduction of a vector of any element type over the members, in place. Floating-point
 // contributions travel as they are and are joined in float32, in the canonical tree with one lane per member, and rounded
@@ -72,7 +93,7 @@ func (g *Group) PrepareAllReduceOf(label string, buf []byte, e Element, how Comb
 			j.values[m] = make([]byte, own.Len())
 		}
 	}
-	call := Call{Op: OpAllReduceOf, Label: label, Bytes: int64(len(buf)), Detail: detail(e, how)}
+	call := Call{Op: OpAllReduceOf, Element: e, Combine: how, Label: label, Bytes: int64(len(buf))}
 	return g.prepareExchange(call, func(x exchange) error {
 		chunk := func(m int) []byte { return buf[chunks[m].Lo:chunks[m].Hi] }
 		if err := x(0, chunk, func(m int) []byte { return j.values[m] }); err != nil {

@@ -73,10 +73,17 @@ func rankList(ranks []int) string {
 
 // String prints the call as errors show it.
 func (c Call) String() string {
-	if c.Bytes < 0 {
-		return fmt.Sprintf("%s %q", c.Op, c.Label)
+	s := fmt.Sprintf("%s %q", c.Op, c.Label)
+	if c.Bytes >= 0 {
+		s += fmt.Sprintf(" of %d bytes", c.Bytes)
 	}
-	return fmt.Sprintf("%s %q of %d bytes", c.Op, c.Label, c.Bytes)
+	if c.Element != Untyped {
+		s += " of " + c.Element.String()
+	}
+	if c.Combine != CombineSum {
+		s += " (" + c.Combine.String() + ")"
+	}
+	return s
 }
 
 // reason is the form in which an abort travels: exactly one field is set.

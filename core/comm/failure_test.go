@@ -156,7 +156,7 @@ func sameMismatch(t *testing.T, errs []error) {
 		}
 	}
 	text := errs[0].Error()
-	for _, want := range []string{"rank 2 entered ", `ranks 0, 1, 3 entered all_reduce "bucket 1" of 400 bytes`} {
+	for _, want := range []string{"rank 2 entered ", `ranks 0, 1, 3 entered all_reduce "bucket 1" of 400 bytes of float32`} {
 		if !strings.Contains(text, want) {
 			t.Errorf("%q is missing from %s", want, text)
 		}

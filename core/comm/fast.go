@@ -157,7 +157,7 @@ func (g *Group) prepareFast(label string, a Algorithm, chunks []Range, buf []flo
 			return nil, err
 		}
 	}
-	call := Call{Op: OpReduceScatterTree, Label: label, Bytes: 4 * int64(len(buf)), Detail: detail("fast", a, chunks)}
+	call := Call{Op: OpReduceScatterTree, Element: Float32, Label: label, Bytes: 4 * int64(len(buf)), Detail: detail("fast", a, chunks)}
 	if whole {
 		call.Op = OpAllReduceTree
 	}

@@ -19,7 +19,7 @@ import (
 //	    24    8  length: of the body, or (offer) of the memory offered
 //	    32       body
 //
-//	enter  body: op u8, bytes i64, detail u64, label (UTF-8)
+//	enter  body: op u8, element type u8, combination u8, bytes i64, detail u64, label (UTF-8)
 //	offer  no body
 //	data   body: payload, exactly as long as the offer
 //	abort  body: reason (JSON); group 0 means every group
@@ -31,7 +31,7 @@ import (
 const (
 	frameMagic   = 0x5453
 	headerBytes  = 32
-	enterFixed   = 17
+	enterFixed   = 19
 	maxLabel     = 1 << 10
 	maxAbortBody = 64 << 10
 	maxMessage   = 1 << 30
@@ -99,7 +99,7 @@ func parseHeader(b *[headerBytes]byte) (header, error) {
 func appendEnter(b []byte, e Entry) []byte {
 	label := e.Call.Label[:min(len(e.Call.Label), maxLabel)]
 	b = appendHeader(b, header{frameEnter, Key{Group: e.Group, Seq: e.Seq, Stream: e.Stream}, enterFixed + len(label)})
-	b = append(b, byte(e.Call.Op))
+	b = append(b, byte(e.Call.Op), byte(e.Call.Element), byte(e.Call.Combine))
 	b = binary.LittleEndian.AppendUint64(b, uint64(e.Call.Bytes))
 	b = binary.LittleEndian.AppendUint64(b, e.Call.Detail)
 	return append(b, label...)
@@ -127,11 +127,17 @@ func parseEnter(h header, body []byte, known labels) (Entry, error) {
 	if op == 0 || op >= opCount {
 		return Entry{}, fmt.Errorf("bad frame: operation %d", op)
 	}
+	element, combine := Element(body[1]), Combine(body[2])
+	if element >= elementCount || combine >= combineCount {
+		return Entry{}, fmt.Errorf("bad frame: element type %d, combination %d", element, combine)
+	}
 	return Entry{Group: h.key.Group, Seq: h.key.Seq, Stream: h.key.Stream, Call: Call{
-		Op:     op,
-		Bytes:  int64(binary.LittleEndian.Uint64(body[1:])),
-		Detail: binary.LittleEndian.Uint64(body[9:]),
-		Label:  known.of(body[enterFixed:]),
+		Op:      op,
+		Element: element,
+		Combine: combine,
+		Bytes:   int64(binary.LittleEndian.Uint64(body[3:])),
+		Detail:  binary.LittleEndian.Uint64(body[11:]),
+		Label:   known.of(body[enterFixed:]),
 	}}, nil
 }
 

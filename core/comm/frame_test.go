@@ -46,7 +46,7 @@ func (l *frameLog) idle()                           {}
 
 func sampleFrames() []byte {
 	key := Key{Group: 1 << 60, Seq: 3, Index: 1 << 31, Stream: StreamSend}
-	b := appendEnter(nil, Entry{Group: 9, Seq: 2, Stream: StreamCollective, Call: Call{Op: OpGather, Bytes: -1, Detail: 1 << 63, Label: "métrique"}})
+	b := appendEnter(nil, Entry{Group: 9, Seq: 2, Stream: StreamCollective, Call: Call{Op: OpGather, Element: BFloat16, Combine: CombineMin, Bytes: -1, Detail: 1 << 63, Label: "métrique"}})
 	b = appendHeader(b, header{frameOffer, key, 77})
 	b = appendHeader(b, header{frameData, key, 5})
 	b = append(b, "bytes"...)
@@ -63,7 +63,7 @@ func TestFrames(t *testing.T) {
 	if err := readFrames(bufio.NewReader(iotest.OneByteReader(bytes.NewReader(sampleFrames()))), l); err != nil {
 		t.Fatal(err)
 	}
-	want := []Entry{{Group: 9, Seq: 2, Call: Call{Op: OpGather, Bytes: -1, Detail: 1 << 63, Label: "métrique"}}}
+	want := []Entry{{Group: 9, Seq: 2, Call: Call{Op: OpGather, Element: BFloat16, Combine: CombineMin, Bytes: -1, Detail: 1 << 63, Label: "métrique"}}}
 	if !reflect.DeepEqual(l.entries, want) || l.offers[key] != 77 || string(buf) != "bytes" || l.count != 1 || len(l.aborts) != 1 {
 		t.Errorf("frames were read as %+v", l)
 	}
@@ -83,6 +83,8 @@ func TestBadFrames(t *testing.T) {
 		"huge abort":   {appendHeader(nil, header{frameAbort, Key{}, 1 << 20}), "length"},
 		"ping body":    {appendHeader(nil, header{framePing, Key{}, 1}), "length"},
 		"operation":    {appendEnter(nil, Entry{Call: Call{Op: 200}}), "operation 200"},
+		"element type": {appendEnter(nil, Entry{Call: Call{Op: OpGather, Element: elementCount}}), "element type 7"},
+		"combination":  {appendEnter(nil, Entry{Call: Call{Op: OpGather, Combine: combineCount}}), "combination 4"},
 		"not offered":  {appendHeader(nil, header{frameData, Key{}, 8}), "not offered"},
 		"cut in body":  {appendHeader(nil, header{frameAbort, Key{}, 8}), "unexpected EOF"},
 		"cut in head":  {appendHeader(nil, header{kind: framePing})[:10], "unexpected EOF"},

@@ -91,7 +91,7 @@ func (g *Group) prepareScatterOf(label string, red *Reduction, chunks []Range, o
 	for k, o := range own {
 		views[k] = o[lo:hi]
 	}
-	call := Call{Op: OpReduceScatterTree, Label: label, Bytes: 4 * int64(extent(moved)), Detail: detail(red.digest, moved)}
+	call := Call{Op: OpReduceScatterTree, Element: Float32, Label: label, Bytes: 4 * int64(extent(moved)), Detail: detail(red.digest, moved)}
 	return g.prepareTree(call, red, moved, views, dst, nil)
 }
 
@@ -113,7 +113,7 @@ func (y *hierarchy) prepareGather(g *Group, call Call, chunks []Range, buf []flo
 
 // prepareGatherOf prepares an all-gather of some ranges of buf, one for each member, that need not be all of it.
 func (g *Group) prepareGatherOf(label string, chunks []Range, buf []float32) *Collective {
-	call := Call{Op: OpAllGather, Label: label, Bytes: 4 * int64(len(buf)), Detail: detail(chunks)}
+	call := Call{Op: OpAllGather, Element: Float32, Label: label, Bytes: 4 * int64(len(buf)), Detail: detail(chunks)}
 	c := g.prepare(call, func(r *run) error { return r.allGather(chunks, buf) })
 	parts := make([]Range, len(chunks))
 	for m, k := range chunks {

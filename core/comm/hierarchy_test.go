@@ -99,7 +99,7 @@ func TestAMismatchBetweenHosts(t *testing.T) {
 			return g.AllReduce(ctx, "bucket", b)
 		})
 		for r, err := range errs {
-			if want := `collective 0 of group ` + t.Name() + `: rank 2 entered all_gather "parameters" of 4000 bytes, ranks 0, 1, 3 entered all_reduce "bucket" of 4000 bytes`; err == nil || !strings.Contains(err.Error(), want) {
+			if want := `collective 0 of group ` + t.Name() + `: rank 2 entered all_gather "parameters" of 4000 bytes of float32, ranks 0, 1, 3 entered all_reduce "bucket" of 4000 bytes of float32`; err == nil || !strings.Contains(err.Error(), want) {
 				t.Errorf("rank %d: %v, want %s", r, err, want)
 			}
 		}

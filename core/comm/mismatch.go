@@ -72,7 +72,7 @@ func mismatchOf(group string, seq uint64, calls map[int]Call, absent []int) *Mis
 	for i := len(kinds) - 1; i >= 0; i-- { // from the most common on, beside which others are said to differ
 		text := kinds[i].String()
 		if texts[text]++; texts[text] > 1 {
-			text += " with another root, element type, chunk layout, lane assignment or piece size"
+			text += " with another root, chunk layout, lane assignment or piece size"
 		}
 		e.Calls = append(e.Calls, RanksCall{byCall[kinds[i]], text})
 	}

@@ -61,7 +61,7 @@ func TestRecorder(t *testing.T) {
 				t.Errorf("rank 1 came 20 times %v late, and rank 2 waited %v for it, %v for rank 0", nap, late[1], late[0])
 			}
 			var b strings.Builder
-			if _, err := records[0].WriteTo(&b); err != nil || strings.Count(b.String(), "\n") != recorded || !strings.Contains(b.String(), `all_reduce "bucket 147" of 40 bytes number 294 of group data`) {
+			if _, err := records[0].WriteTo(&b); err != nil || strings.Count(b.String(), "\n") != recorded || !strings.Contains(b.String(), `all_reduce "bucket 147" of 40 bytes of float32 number 294 of group data`) {
 				t.Errorf("printed (%v):\n%s", err, b.String())
 			}
 		})

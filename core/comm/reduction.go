@@ -50,7 +50,7 @@ func NewReduction(lanes int, assign []Range) (*Reduction, error) {
 
 // newReduction plans the sum over one node of the tree, root, which the ranges of assign cover in order.
 func newReduction(lanes int, root Range, assign []Range) *Reduction {
-	red := &Reduction{lanes: lanes, assign: append([]Range(nil), assign...)}
+	red := &Reduction{lanes: lanes, element: Float32, assign: append([]Range(nil), assign...)}
 	h := fnv.New64a()
 	fmt.Fprint(h, lanes, root, assign)
 	red.digest = h.Sum64()

@@ -49,13 +49,15 @@ var _ [headBytes - unsafe.Sizeof(memberHead{})]byte // it fits
 
 // sharedEntry says what a member entered as its collective number i, at place i mod entryCount.
 type sharedEntry struct {
-	bytes  int64
-	detail uint64
-	op     Op
-	length uint8 // of the label, shortened to entryLabel
-	direct bool  // this member's vectors can be read and written where they lie
-	_      [13]byte
-	label  [entryLabel]byte
+	bytes   int64
+	detail  uint64
+	op      Op
+	element Element
+	combine Combine
+	length  uint8 // of the label, shortened to entryLabel
+	direct  bool  // this member's vectors can be read and written where they lie
+	_       [11]byte
+	label   [entryLabel]byte
 }
 
 // segment is the memory of one host's ranks and the table of the groups in it.
@@ -305,7 +307,7 @@ func (x *shared) enter(seq uint64, call Call, at places) {
 	e := &h.entries[seq%entryCount]
 	e.direct = at.direct
 	copy(h.places[seq%entryCount][:], at.list)
-	e.op, e.bytes, e.detail = call.Op, call.Bytes, call.Detail
+	e.op, e.element, e.combine, e.bytes, e.detail = call.Op, call.Element, call.Combine, call.Bytes, call.Detail
 	e.length = uint8(copy(e.label[:], call.Label))
 	h.entered.Store(seq + 1)
 }
@@ -317,11 +319,11 @@ func (x *shared) entry(m int, seq uint64) (e *sharedEntry) {
 
 func (e *sharedEntry) is(c Call) bool {
 	label := c.Label[:min(len(c.Label), entryLabel)]
-	return e.op == c.Op && e.bytes == c.Bytes && e.detail == c.Detail && string(e.label[:min(int(e.length), entryLabel)]) == label
+	return e.op == c.Op && e.element == c.Element && e.combine == c.Combine && e.bytes == c.Bytes && e.detail == c.Detail && string(e.label[:min(int(e.length), entryLabel)]) == label
 }
 
 func (e *sharedEntry) call() Call {
-	return Call{Op: e.op, Bytes: e.bytes, Detail: e.detail, Label: string(e.label[:min(int(e.length), entryLabel)])}
+	return Call{Op: e.op, Element: e.element, Combine: e.combine, Bytes: e.bytes, Detail: e.detail, Label: string(e.label[:min(int(e.length), entryLabel)])}
 }
 
 // moved counts bytes that member m of ranks has read of this member's slots, and the other way.

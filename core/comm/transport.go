@@ -89,10 +89,12 @@ type Entry struct {
 
 // Call says what a rank entered; the members of a group must agree on it.
 type Call struct {
-	Op     Op
-	Bytes  int64  // size of the vector, or -1 where ranks may differ
-	Detail uint64 // digest of whatever else must agree: root, chunks, lanes
-	Label  string // the caller's words: bucket, block, recipe line
+	Op      Op
+	Element Element // of the vector, or Untyped
+	Combine Combine // of a reduction
+	Bytes   int64   // size of the vector, or -1 where ranks may differ
+	Detail  uint64  // digest of whatever else must agree: root, chunks, lanes
+	Label   string  // the caller's words: bucket, block, recipe line
 }
 
 // Sink receives the notices of one group. Its methods must not block or call the transport.

@@ -76,7 +76,7 @@ func (g *Group) prepareHalfTree(call Call, red *Reduction, chunks []Range, own [
 	if red.element == Float16 {
 		t.narrow, t.widen = vec.F32ToF16, vec.F16ToF32
 	}
-	call.Bytes /= 2
+	call.Element, call.Bytes = red.element, call.Bytes/2
 	return g.prepareExchange(call, t.run)
 }
 
