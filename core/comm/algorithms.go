@@ -48,13 +48,15 @@ func (r *run) broadcast(root int, buf []byte) error {
 	if at == 0 {
 		low = size
 	}
-	var children []int
-	for d := 1; d < low && at+d < size; d *= 2 {
-		children = append(children, (at+d+root)%size)
+	top := 1
+	for 2*top < low && at+2*top < size {
+		top *= 2
 	}
 	down := func(p int, piece []byte) {
-		for i := len(children) - 1; i >= 0; i-- { // the child with the largest subtree first
-			r.send(children[i], p, piece, makeID(kindOther, 0, p))
+		for d := top; d > 0; d /= 2 { // the child with the largest subtree first
+			if d < low && at+d < size {
+				r.send((at+d+root)%size, p, piece, makeID(kindOther, 0, p))
+			}
 		}
 	}
 	if at == 0 {
@@ -75,9 +77,9 @@ func (r *run) broadcast(root int, buf []byte) error {
 	return nil
 }
 
-// allGather sends this member's chunk to every other and receives theirs in place.
-func (r *run) allGather(chunks []Range, buf []float32) error {
-	part := func(m int) []byte { return bytesOf(buf[chunks[m].Lo:chunks[m].Hi]) }
+// allGather sends this member's part to every other and receives theirs in place.
+func (r *run) allGather(parts []Range, buf []byte) error {
+	part := func(m int) []byte { return buf[parts[m].Lo:parts[m].Hi] }
 	for _, m := range r.others {
 		r.eachPiece(part(m), func(p int, piece []byte) { r.recv(m, p, piece, makeID(kindOther, 0, p)) })
 	}

@@ -11,12 +11,12 @@ import (
 	"unsafe"
 )
 
-// bytesOf views x as the bytes that travel: little-endian float32, which is how the supported machines store it.
-func bytesOf(x []float32) []byte {
+// bytesOf views x as the bytes that travel: little-endian, which is how the supported machines store elements.
+func bytesOf[T float32 | uint16](x []T) []byte {
 	if len(x) == 0 {
 		return nil
 	}
-	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(x))), 4*len(x))
+	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(x))), len(x)*int(unsafe.Sizeof(x[0])))
 }
 
 func detail(v ...any) uint64 {
@@ -46,8 +46,7 @@ func floatsOf(b []byte, at, n int) []float32 {
 	if n == 0 {
 		return nil
 	}
-	b = b[4*at : 4*(at+n)]
-	return unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(b))), n)
+	return viewOf[float32](b[4*at : 4*(at+n)])
 }
 
 // StartBarrier starts a barrier: it is over when every member has entered it.
@@ -70,18 +69,26 @@ func (g *Group) BarrierPatient(ctx context.Context, label string) error {
 	return g.wait(ctx, c.Start())
 }
 
-// StartBroadcast sends root's buf (a position in the group) into everybody's buf, which must have one length.
-func (g *Group) StartBroadcast(label string, root int, buf []byte) *Handle {
-	return g.startBroadcast(label, root, buf, Untyped)
-}
-
-func (g *Group) startBroadcast(label string, root int, buf []byte, e Element) *Handle {
-	if root < 0 || root >= g.Size() {
-		return badCall(OpBroadcast, label, "root %d is no member of a group of %d", root, g.Size())
+// PrepareBroadcastOf prepares that root's buf (a position in the group) is sent into everybody's buf, which must have one length.
+func (g *Group) PrepareBroadcastOf(label string, root int, buf []byte, e Element) (*Collective, error) {
+	if err := g.checkRoot(root); err != nil {
+		return nil, err
+	}
+	if err := checkElements(buf, e); err != nil {
+		return nil, err
 	}
 	call := Call{Op: OpBroadcast, Element: e, Label: label, Bytes: int64(len(buf)), Detail: detail(root)}
 	c := g.prepare(call, func(r *run) error { return r.broadcast(root, buf) })
 	c.local = g.broadcastShared(root, buf)
+	return c, nil
+}
+
+// StartBroadcast starts a broadcast of bytes.
+func (g *Group) StartBroadcast(label string, root int, buf []byte) *Handle {
+	c, err := g.PrepareBroadcastOf(label, root, buf, Untyped)
+	if err != nil {
+		return badCall(OpBroadcast, label, "%v", err)
+	}
 	return c.Start()
 }
 
@@ -92,7 +99,8 @@ func (g *Group) Broadcast(ctx context.Context, label string, root int, buf []byt
 
 // BroadcastFloat32 is Broadcast for float32.
 func (g *Group) BroadcastFloat32(ctx context.Context, label string, root int, buf []float32) error {
-	return g.wait(ctx, g.startBroadcast(label, root, bytesOf(buf), Float32))
+	c, err := g.PrepareBroadcastOf(label, root, bytesOf(buf), Float32)
+	return perform(ctx, OpBroadcast, label, c, err)
 }
 
 // StartAllGather completes buf on every member: member m's part, buf[chunks[m]], is sent to all the others. Chunks may be
@@ -107,14 +115,23 @@ func (g *Group) StartAllGather(label string, chunks []Range, buf []float32) *Han
 
 // PrepareAllGather prepares what StartAllGather starts.
 func (g *Group) PrepareAllGather(label string, chunks []Range, buf []float32) (*Collective, error) {
-	if err := checkChunks(chunks, g.Size(), len(buf)); err != nil {
+	return g.PrepareAllGatherOf(label, chunks, bytesOf(buf), Float32)
+}
+
+// PrepareAllGatherOf prepares the same for any element type. Chunks are given in elements.
+func (g *Group) PrepareAllGatherOf(label string, chunks []Range, buf []byte, e Element) (*Collective, error) {
+	if err := checkElements(buf, e); err != nil {
 		return nil, err
 	}
-	call := Call{Op: OpAllGather, Element: Float32, Label: label, Bytes: 4 * int64(len(buf)), Detail: detail(chunks)}
-	if g.hosts != nil {
-		return g.hosts.prepareGather(g, call, chunks, buf), nil
+	if err := checkChunks(chunks, g.Size(), len(buf)/e.Size()); err != nil {
+		return nil, err
 	}
-	return g.prepareGatherOf(label, chunks, buf), nil
+	call := Call{Op: OpAllGather, Element: e, Label: label, Bytes: int64(len(buf)), Detail: detail(chunks)}
+	parts := inBytes(chunks, e.Size())
+	if g.hosts != nil {
+		return g.hosts.prepareGather(g, call, parts, buf), nil
+	}
+	return g.prepareGatherOf(call, parts, buf), nil
 }
 
 // AllGather is StartAllGather and Wait.
@@ -254,8 +271,8 @@ func tooLong(op Op, label string, n int) error {
 
 // Gather returns every member's bytes, by position, on root, and nil on the others.
 func (g *Group) Gather(ctx context.Context, label string, root int, mine []byte) ([][]byte, error) {
-	if root < 0 || root >= g.Size() {
-		return nil, fmt.Errorf("comm: gather %q: root %d is no member of a group of %d", label, root, g.Size())
+	if err := g.checkRoot(root); err != nil {
+		return nil, fmt.Errorf("comm: gather %q: %w", label, err)
 	}
 	if len(mine) > maxGather {
 		return nil, tooLong(OpGather, label, len(mine))
@@ -310,7 +327,12 @@ func allGather64[T any](ctx context.Context, g *Group, label string, mine []T, t
 
 // StartSend sends buf to the member at position to. Calls towards one member are matched with its receives in order.
 func (g *Group) StartSend(label string, to int, buf []byte) *Handle {
-	return g.startPair(StreamSend, label, to, buf)
+	return g.startPair(StreamSend, label, to, buf, Untyped)
+}
+
+// StartSendOf is StartSend for elements of a type, on which both sides must agree.
+func (g *Group) StartSendOf(label string, to int, buf []byte, e Element) *Handle {
+	return g.startPair(StreamSend, label, to, buf, e)
 }
 
 // Send is StartSend and Wait.
@@ -320,7 +342,12 @@ func (g *Group) Send(ctx context.Context, label string, to int, buf []byte) erro
 
 // StartRecv receives into buf from the member at position from; buf has the length of what is sent.
 func (g *Group) StartRecv(label string, from int, buf []byte) *Handle {
-	return g.startPair(StreamRecv, label, from, buf)
+	return g.startPair(StreamRecv, label, from, buf, Untyped)
+}
+
+// StartRecvOf is StartRecv for elements of a type.
+func (g *Group) StartRecvOf(label string, from int, buf []byte, e Element) *Handle {
+	return g.startPair(StreamRecv, label, from, buf, e)
 }
 
 // Recv is StartRecv and Wait.
@@ -344,6 +371,21 @@ func (g *Group) StagingPeak() int {
 
 // Bytes32 views float32 values as the bytes that StartBroadcast, Send and Recv move.
 func Bytes32(x []float32) []byte { return bytesOf(x) }
+
+// perform carries a prepared collective out, unless preparing it has failed.
+func perform(ctx context.Context, op Op, label string, c *Collective, err error) error {
+	if err != nil {
+		return fmt.Errorf("comm: %s %q: %w", op, label, err)
+	}
+	return c.Run(ctx)
+}
+
+func (g *Group) checkRoot(root int) error {
+	if root < 0 || root >= g.Size() {
+		return fmt.Errorf("root %d is no member of a group of %d", root, g.Size())
+	}
+	return nil
+}
 
 func checkChunks(chunks []Range, size, n int) error {
 	if len(chunks) != size {

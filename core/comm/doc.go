@@ -13,6 +13,11 @@
 //     power of two below the count; a rank folds its own lanes as far as the tree allows (Fold), sends the maximal
 //     subtrees it holds, and the owner of each chunk of the vector finishes the tree.
 //
+// Sums of float32 over lanes are what gradients need. For everything else there is a form for elements of any type
+// (Element): PrepareAllReduceOf and PrepareReduceScatterOf as sum, mean, maximum or minimum (Combine), PrepareAllGatherOf,
+// PrepareBroadcastOf, PrepareAllToAllOf, PrepareScatterOf, PrepareGatherOf, StartSendOf and StartRecvOf, and of the first four
+// one for lists of vectors. Ranks that disagree on the type are told so (*MismatchError).
+//
 // # One gradient bucket, end to end
 //
 //	assign := comm.Assign(lanes, group.Size())           // lanes of every rank

@@ -31,7 +31,7 @@ func TestMeanOfManyHalves(t *testing.T) {
 			j.values = append(j.values, b)
 		}
 		out := make([]byte, 2*n)
-		j.into(out)
+		j.into(out, nil)
 		var got [1]float32
 		vec.F16ToF32(got[:], []uint16{binary.LittleEndian.Uint16(out)})
 		want := float32(100)
@@ -88,7 +88,7 @@ func TestWholeNumbersAreExact(t *testing.T) {
 			for _, how := range []Combine{CombineSum, CombineMean} {
 				j.how = how
 				out := make([]byte, n*e.Size())
-				j.into(out)
+				j.into(out, nil)
 				for i := range n {
 					want := new(big.Int)
 					for r := range ranks {
@@ -103,11 +103,22 @@ func TestWholeNumbersAreExact(t *testing.T) {
 					if bottom := big.NewInt(-limit - 1); want.Cmp(bottom) < 0 {
 						want = bottom
 					}
-					if got := j.wholeAt(out, i); got != want.Int64() {
+					if got := wholeAt(out, e, i); got != want.Int64() {
 						t.Fatalf("the %v of %d of %v at %d is %d, want %v", how, ranks, e, i, got, want)
 					}
 				}
 			}
 		}
 	}
+}
+
+// wholeAt is a whole number of little-endian bytes.
+func wholeAt(b []byte, e Element, i int) int64 {
+	switch e {
+	case Int8:
+		return int64(int8(b[i]))
+	case Int32:
+		return int64(int32(binary.LittleEndian.Uint32(b[4*i:])))
+	}
+	return int64(binary.LittleEndian.Uint64(b[8*i:]))
 }

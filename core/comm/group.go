@@ -208,12 +208,15 @@ func (g *Group) agreed(call Call) Call {
 
 // startPair starts a point-to-point call with member m on a goroutine of its own, so that sends and receives issued in
 // any order cannot block each other.
-func (g *Group) startPair(stream Stream, label string, m int, buf []byte) *Handle {
+func (g *Group) startPair(stream Stream, label string, m int, buf []byte, e Element) *Handle {
 	if m < 0 || m >= len(g.ranks) || m == g.self {
 		return badCall(OpSend, label, "position %d is no other member of a group of %d", m, len(g.ranks))
 	}
+	if err := checkElements(buf, e); err != nil {
+		return badCall(OpSend, label, "%v", err)
+	}
 	h := &Handle{}
-	h.prepare(nil, g.agreed(Call{Op: OpSend, Label: label, Bytes: int64(len(buf))}))
+	h.prepare(nil, g.agreed(Call{Op: OpSend, Element: e, Label: label, Bytes: int64(len(buf))}))
 	h.issue()
 	g.mu.Lock()
 	if g.closing {

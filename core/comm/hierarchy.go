@@ -210,7 +210,7 @@ func (y *hierarchy) prepareSegment(slot int, label string, inside []*Reduction, 
 	if s.cross, err = rail(between, sums, mine); err != nil {
 		return s, err
 	}
-	s.gather = []*Collective{y.host.prepareGatherOf(label, chunks, dst)}
+	s.gather = []*Collective{y.host.prepareGatherOf(Call{Element: Float32, Label: label}, inBytes(chunks, 4), bytesOf(dst))}
 	return s, nil
 }
 

@@ -16,9 +16,13 @@ const waveBytes = 1 << 20
 // at returns the member at a place of a host.
 func (y *hierarchy) at(host, place int) int { return host*y.each + place }
 
-// waves calls f for each wave with the slices of all members' chunks.
-func (y *hierarchy) waves(g *Group, chunks []Range, f func(wave int, slices []Range)) {
-	step := max(min(waveBytes, pieceFloats(g.opt.PieceBytes)*4*hierarchySegment)/4/y.each, ChunkAlign)
+// wave returns the elements of a chunk in a wave, of four bytes each.
+func (y *hierarchy) wave(g *Group) int {
+	return max(min(waveBytes, pieceFloats(g.opt.PieceBytes)*4*hierarchySegment)/4/y.each, ChunkAlign)
+}
+
+// waves calls f for each wave with the slices of all members' chunks, step long.
+func (y *hierarchy) waves(chunks []Range, step int, f func(wave int, slices []Range)) {
 	longest := 0
 	for _, c := range chunks {
 		longest = max(longest, c.Len())
@@ -41,7 +45,7 @@ func (y *hierarchy) prepareScatter(g *Group, call Call, red *Reduction, chunks [
 	}
 	p := &hierarchyPlan{}
 	at := 0 // of dst
-	y.waves(g, chunks, func(wave int, slices []Range) {
+	y.waves(chunks, y.wave(g), func(wave int, slices []Range) {
 		mine := dst[at : at+slices[g.self].Len()]
 		at += len(mine)
 		p.segments = append(p.segments, y.prepareWave(wave%hierarchySegments, call.Label, inside, between, own, mine, slices))
@@ -95,30 +99,27 @@ func (g *Group) prepareScatterOf(label string, red *Reduction, chunks []Range, o
 	return g.prepareTree(call, red, moved, views, dst, nil)
 }
 
-// prepareGather prepares the completion of buf, of which each member has its chunk.
-func (y *hierarchy) prepareGather(g *Group, call Call, chunks []Range, buf []float32) *Collective {
+// prepareGather prepares the completion of buf, of which each member has its part.
+func (y *hierarchy) prepareGather(g *Group, call Call, parts []Range, buf []byte) *Collective {
 	p := &hierarchyPlan{}
-	y.waves(g, chunks, func(_ int, slices []Range) {
+	y.waves(parts, 4*y.wave(g), func(_ int, slices []Range) {
 		var s hierarchyStep
 		rail := make([]Range, y.hosts)
 		for h := range rail {
 			rail[h] = slices[y.at(h, y.host.self)]
-			s.gather = append(s.gather, y.host.prepareGatherOf(call.Label, slices[h*y.each:(h+1)*y.each], buf))
+			s.gather = append(s.gather, y.host.prepareGatherOf(call, slices[h*y.each:(h+1)*y.each], buf))
 		}
-		s.cross = y.rail.prepareGatherOf(call.Label, rail, buf)
+		s.cross = y.rail.prepareGatherOf(call, rail, buf)
 		p.segments = append(p.segments, s)
 	})
 	return g.prepare(call, p.run).by(Hierarchical.String())
 }
 
-// prepareGatherOf prepares an all-gather of some ranges of buf, one for each member, that need not be all of it.
-func (g *Group) prepareGatherOf(label string, chunks []Range, buf []float32) *Collective {
-	call := Call{Op: OpAllGather, Element: Float32, Label: label, Bytes: 4 * int64(len(buf)), Detail: detail(chunks)}
-	c := g.prepare(call, func(r *run) error { return r.allGather(chunks, buf) })
-	parts := make([]Range, len(chunks))
-	for m, k := range chunks {
-		parts[m] = Range{4 * k.Lo, 4 * k.Hi}
-	}
+// prepareGatherOf prepares an all-gather, labelled as another, of some ranges of buf, one for each member, that need not be all
+// of it.
+func (g *Group) prepareGatherOf(call Call, parts []Range, buf []byte) *Collective {
+	call = Call{Op: OpAllGather, Element: call.Element, Label: call.Label, Bytes: int64(len(buf)), Detail: detail(parts)}
+	c := g.prepare(call, func(r *run) error { return r.allGather(parts, buf) })
 	if g.shared != nil {
 		c.local = g.allGatherShared(parts, buf)
 		c.brief = c.local.publish != nil

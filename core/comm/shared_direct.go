@@ -28,7 +28,7 @@ type places struct {
 }
 
 // placesOf returns the places of vectors.
-func (x *shared) placesOf(vectors ...[]float32) (p places) {
+func (x *shared) placesOf(vectors ...[]byte) (p places) {
 	for _, v := range vectors {
 		at, ok := x.t.seg.place(v)
 		if !ok || len(p.list) == directPlaces {
@@ -41,25 +41,25 @@ func (x *shared) placesOf(vectors ...[]float32) (p places) {
 }
 
 // place returns where v lies in the segment, and false if it does not. A vector without elements may be anywhere.
-func (s *segment) place(v []float32) (uint64, bool) {
+func (s *segment) place(v []byte) (uint64, bool) {
 	if len(v) == 0 {
 		return 0, true
 	}
 	mem := s.mem.Bytes()
 	at := uintptr(unsafe.Pointer(unsafe.SliceData(v))) - uintptr(unsafe.Pointer(unsafe.SliceData(mem)))
-	return uint64(at), at < uintptr(len(mem)) && 4*len(v) <= len(mem)-int(at)
+	return uint64(at), at < uintptr(len(mem)) && len(v) <= len(mem)-int(at)
 }
 
-// vector returns the n elements at a place that another member has announced.
-func (s *segment) vector(at uint64, n int) ([]float32, error) {
+// vector returns the n bytes at a place that another member has announced, of elements of size bytes.
+func (s *segment) vector(at uint64, n, size int) ([]byte, error) {
 	mem := s.mem.Bytes()
 	switch {
 	case n == 0:
 		return nil, nil
-	case at%4 != 0 || at < segmentHead || at > uint64(len(mem)) || 4*n > len(mem)-int(at):
-		return nil, fmt.Errorf("it says that its vector of %d elements lies at %d, outside the memory of this host's ranks", n, at)
+	case at%uint64(size) != 0 || at < segmentHead || at > uint64(len(mem)) || n > len(mem)-int(at):
+		return nil, fmt.Errorf("it says that its vector of %d bytes lies at %d, outside the memory of this host's ranks", n, at)
 	}
-	return floatsOf(mem[at:], 0, n), nil
+	return mem[at:][:n], nil
 }
 
 // inPlace reports whether the vectors of all members can be reached, for which it waits until they have entered. A member
@@ -79,15 +79,24 @@ func (r *run) inPlace(own places) (bool, error) {
 	return true, nil
 }
 
+// vector returns the i-th vector that member m has announced, n bytes of elements of size bytes.
+func (r *run) vector(m, i, n, size int) ([]byte, error) {
+	x := r.g.shared
+	v, err := x.t.seg.vector(x.heads[m].places[r.seq%entryCount][i], n, size)
+	if err != nil {
+		return nil, &PeerError{Rank: r.g.ranks[m], Cause: err}
+	}
+	return v, nil
+}
+
 // vectors fills to with the vectors of n elements that member m has announced, from the first-th on.
 func (r *run) vectors(to [][]float32, m, first, n int) error {
-	x := r.g.shared
 	for i := range to {
-		v, err := x.t.seg.vector(x.heads[m].places[r.seq%entryCount][first+i], n)
+		v, err := r.vector(m, first+i, 4*n, 4)
 		if err != nil {
-			return &PeerError{Rank: r.g.ranks[m], Cause: err}
+			return err
 		}
-		to[i] = v
+		to[i] = viewOf[float32](v)
 	}
 	return nil
 }
@@ -167,24 +176,26 @@ func (t *sharedTree) addInPlace(lo, hi int) {
 	t.red.evaluate(t.mine[lo:hi], t.also, t.values, g.scratchFor(t.red.temps*strip))
 }
 
-// gatherInPlace returns the gather of parts of vectors of n elements, given in bytes, that all members have mapped.
-func (g *Group) gatherInPlace(parts []Range, n int, buf []byte) func(*run) error {
+// gatherInPlace returns the gather of parts of vectors that all members have mapped.
+func (g *Group) gatherInPlace(parts []Range, buf []byte) func(*run) error {
 	longest := 0
 	for _, p := range parts {
 		longest = max(longest, p.Len())
 	}
-	theirs := make([][]float32, len(parts))
+	theirs := make([][]byte, len(parts))
 	step := func(lo, hi int) {
 		for _, m := range g.peers {
 			from, to := min(parts[m].Lo+lo, parts[m].Hi), min(parts[m].Lo+hi, parts[m].Hi)
-			copy(buf[from:to], bytesOf(theirs[m])[from:])
+			copy(buf[from:to], theirs[m][from:])
 		}
 	}
 	return func(r *run) error {
 		for _, m := range g.peers {
-			if err := r.vectors(theirs[m:m+1], m, 0, n); err != nil {
+			v, err := r.vector(m, 0, len(buf), 1)
+			if err != nil {
 				return err
 			}
+			theirs[m] = v
 		}
 		if err := r.stretches(longest, longest, step); err != nil {
 			return err

@@ -71,8 +71,7 @@ func (g *Group) broadcastShared(root int, buf []byte) sharedBody {
 
 // allGatherShared moves every member's part of buf to everybody, piece by piece: this member's next piece is published
 // before the others' last is read.
-func (g *Group) allGatherShared(parts []Range, vector []float32) sharedBody {
-	buf := bytesOf(vector)
+func (g *Group) allGatherShared(parts []Range, buf []byte) sharedBody {
 	size := g.pieceBytes(movePiece)
 	count := 0
 	for _, p := range parts {
@@ -104,8 +103,8 @@ func (g *Group) allGatherShared(parts []Range, vector []float32) sharedBody {
 			},
 		}
 	}
-	at := g.shared.placesOf(vector)
-	inPlace := g.gatherInPlace(parts, len(vector), buf)
+	at := g.shared.placesOf(buf)
+	inPlace := g.gatherInPlace(parts, buf)
 	return sharedBody{places: at, rest: func(c *Collective) error {
 		x, r := g.shared, &c.run
 		if direct, err := r.inPlace(at); direct || err != nil {

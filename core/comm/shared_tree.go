@@ -1,10 +1,6 @@
 package comm
 
-import (
-	"slices"
-
-	"starling/sdk/vec"
-)
+import "starling/sdk/vec"
 
 // The canonical tree sum in shared memory.
 //
@@ -20,6 +16,15 @@ const (
 	oneRound        = 96 << 10
 	oneRoundCrowded = 384 << 10
 )
+
+// fitsOneRound reports whether members that publish so many bytes each, at most, do it in one round.
+func (x *shared) fitsOneRound(members, bytes int) bool {
+	limit := oneRound
+	if x.t.crowded {
+		limit = oneRoundCrowded
+	}
+	return bytes <= slotBytes && (members-1)*bytes <= limit
+}
 
 // treePiece is how much of a chunk goes through a slot at a time.
 const treePiece = 64 << 10
@@ -37,11 +42,7 @@ func (g *Group) treeShared(red *Reduction, chunks []Range, own [][]float32, mine
 	}
 	t := &sharedTree{g: g, red: red, chunks: chunks, own: own, mine: mine, all: all, n: n, values: make([][]float32, len(red.leaves))}
 
-	limit := oneRound
-	if g.shared.t.crowded {
-		limit = oneRoundCrowded
-	}
-	if room := 4 * n * most; room <= slotBytes && (len(g.ranks)-1)*room <= limit {
+	if g.shared.fitsOneRound(len(g.ranks), 4*n*most) {
 		return sharedBody{publish: t.publishWhole, rest: t.addWhole}, true
 	}
 	t.piece = min(g.opt.PieceBytes, treePiece, slotBytes/(most*(len(g.ranks)-1))) / 4
@@ -51,10 +52,7 @@ func (g *Group) treeShared(red *Reduction, chunks []Range, own [][]float32, mine
 	for m := range g.ranks {
 		t.count = max(t.count, pieces(chunks[m].Len(), t.piece))
 	}
-	at := g.shared.placesOf(own...)
-	if all != nil {
-		at = g.shared.placesOf(append(slices.Clone(own), all)...)
-	}
+	at := t.places()
 	return sharedBody{places: at, rest: func(c *Collective) error {
 		direct, err := c.run.inPlace(at)
 		switch {
@@ -83,6 +81,18 @@ type sharedTree struct {
 
 	// In place: everybody's partial sums, where everybody wants the sum, and of the latter those of a stretch.
 	leaves, results, also [][]float32
+}
+
+// places returns where the vectors lie.
+func (t *sharedTree) places() places {
+	var vectors [][]byte
+	for _, o := range t.own {
+		vectors = append(vectors, bytesOf(o))
+	}
+	if t.all != nil {
+		vectors = append(vectors, bytesOf(t.all))
+	}
+	return t.g.shared.placesOf(vectors...)
 }
 
 // publishWhole writes this member's partial sums into its slot.

@@ -150,12 +150,13 @@ const (
 	OpAllToAll
 	OpScatter
 	OpAllReduceOf
+	OpReduceScatterOf
 	opCount
 )
 
 // String returns the name used in errors and traces, such as all_reduce.
 func (o Op) String() string {
-	names := [...]string{"none", "barrier", "broadcast", "all_gather", "all_gather_bytes", "gather", "reduce_scatter", "all_reduce", "send_recv", "all_to_all", "scatter", "all_reduce"}
+	names := [...]string{"none", "barrier", "broadcast", "all_gather", "all_gather_bytes", "gather", "reduce_scatter", "all_reduce", "send_recv", "all_to_all", "scatter", "all_reduce", "reduce_scatter"}
 	if int(o) < len(names) {
 		return names[o]
 	}

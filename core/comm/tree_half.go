@@ -97,7 +97,7 @@ func (t *halfTree) run(x exchange) error {
 	}
 	self := t.chunks[t.g.self]
 	t.narrow(t.out[self.Lo:self.Hi], t.mine)
-	chunk := func(m int) []byte { return bytesOfHalves(t.out[t.chunks[m].Lo:t.chunks[m].Hi]) }
+	chunk := func(m int) []byte { return bytesOf(t.out[t.chunks[m].Lo:t.chunks[m].Hi]) }
 	if err := x(1, func(int) []byte { return chunk(t.g.self) }, chunk); err != nil {
 		return err
 	}
@@ -126,13 +126,13 @@ func (t *halfTree) encode(m int) {
 	}
 }
 
-func (t *halfTree) part(m int) []byte { return bytesOfHalves(t.partOf(m)) }
+func (t *halfTree) part(m int) []byte { return bytesOf(t.partOf(m)) }
 
 // place is where member m's partial sums of this member's chunk go.
 func (t *halfTree) place(m int) []byte {
 	n := t.chunks[t.g.self].Len()
 	lo, hi := t.leaf(t.red.first[m]), t.leaf(t.red.first[m+1])
-	return bytesOfHalves(t.in[lo*n : hi*n])
+	return bytesOf(t.in[lo*n : hi*n])
 }
 
 // leaf is the place in staging, in units of this member's chunk, of the i-th leaf, one that others hold.
@@ -190,11 +190,4 @@ func halves(x []float32) []uint16 {
 		return nil
 	}
 	return unsafe.Slice((*uint16)(unsafe.Pointer(unsafe.SliceData(x))), 2*len(x))
-}
-
-func bytesOfHalves(x []uint16) []byte {
-	if len(x) == 0 {
-		return nil
-	}
-	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(x))), 2*len(x))
 }

@@ -50,7 +50,9 @@ func Run(t *testing.T, open Make, framed bool) {
 		t.Run(fmt.Sprintf("exchanges%d", world), with(world, exchanges))
 		t.Run(fmt.Sprintf("compressed%d", world), with(world, compressedSums))
 		t.Run(fmt.Sprintf("elements%d", world), with(world, elements))
+		t.Run(fmt.Sprintf("typed%d", world), with(world, typedMoves))
 	}
+	t.Run("types", with(3, types))
 	t.Run("lists", with(3, lists))
 	t.Run("axes", with(6, axes))
 	t.Run("pairs", with(3, pairs))

@@ -3,7 +3,6 @@ package commtest
 import (
 	"bytes"
 	"context"
-	"encoding/binary"
 	"fmt"
 	"math"
 	"sync"
@@ -59,91 +58,6 @@ func exchanges(t *testing.T, ts []comm.Transport) {
 		}
 		return nil
 	})
-}
-
-// elements checks reductions of every element type and combination against arithmetic in float64.
-func elements(t *testing.T, ts []comm.Transport) {
-	onAll(t, ts, allRanks(ts), func(ctx context.Context, g *comm.Group) error {
-		for e := comm.Float32; e <= comm.Int64; e++ {
-			for how := comm.CombineSum; how <= comm.CombineMin; how++ {
-				for _, n := range []int{0, 1, 77, 5000} {
-					at := func(i, rank int) float64 { return float64((i*7+rank*13)%31 - 15) } // exact in every type
-					buf := make([]byte, n*e.Size())
-					for i := range n {
-						putElement(buf, e, i, at(i, g.Rank()))
-					}
-					if err := g.AllReduceOf(ctx, "values", buf, e, how); err != nil {
-						return err
-					}
-					for i := range n {
-						want := at(i, 0)
-						for r := 1; r < g.Size(); r++ {
-							switch x := at(i, r); how {
-							case comm.CombineMax:
-								want = max(want, x)
-							case comm.CombineMin:
-								want = min(want, x)
-							default:
-								want += x
-							}
-						}
-						tolerance := 0.0
-						if how == comm.CombineMean {
-							want /= float64(g.Size())
-							if e >= comm.Int8 {
-								want = math.Trunc(want)
-							} else {
-								tolerance = math.Abs(want) / 100
-							}
-						}
-						if got := element(buf, e, i); math.Abs(got-want) > tolerance {
-							return fmt.Errorf("%v of %v: element %d of %d is %v, want %v", how, e, i, n, got, want)
-						}
-					}
-				}
-			}
-		}
-		return nil
-	})
-}
-
-func putElement(b []byte, e comm.Element, i int, v float64) {
-	var bits [1]uint16
-	switch e {
-	case comm.Float32:
-		binary.LittleEndian.PutUint32(b[4*i:], math.Float32bits(float32(v)))
-	case comm.Float16:
-		vec.F32ToF16(bits[:], []float32{float32(v)})
-		binary.LittleEndian.PutUint16(b[2*i:], bits[0])
-	case comm.BFloat16:
-		vec.F32ToBF16(bits[:], []float32{float32(v)})
-		binary.LittleEndian.PutUint16(b[2*i:], bits[0])
-	case comm.Int8:
-		b[i] = byte(int8(v))
-	case comm.Int32:
-		binary.LittleEndian.PutUint32(b[4*i:], uint32(int32(v)))
-	default:
-		binary.LittleEndian.PutUint64(b[8*i:], uint64(int64(v)))
-	}
-}
-
-func element(b []byte, e comm.Element, i int) float64 {
-	var f [1]float32
-	switch e {
-	case comm.Float32:
-		return float64(math.Float32frombits(binary.LittleEndian.Uint32(b[4*i:])))
-	case comm.Float16:
-		vec.F16ToF32(f[:], []uint16{binary.LittleEndian.Uint16(b[2*i:])})
-		return float64(f[0])
-	case comm.BFloat16:
-		vec.BF16ToF32(f[:], []uint16{binary.LittleEndian.Uint16(b[2*i:])})
-		return float64(f[0])
-	case comm.Int8:
-		return float64(int8(b[i]))
-	case comm.Int32:
-		return float64(int32(binary.LittleEndian.Uint32(b[4*i:])))
-	}
-	return float64(int64(binary.LittleEndian.Uint64(b[8*i:])))
 }
 
 // lists checks that a list of vectors reduced as one gives what each gives alone.
