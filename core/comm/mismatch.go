@@ -133,6 +133,7 @@ func (r *run) broken() error {
 
 // conferAll confers over messages.
 func (r *run) conferAll() error {
+	r.flush() // this member's own entry, for which the others wait
 	return r.confer(func(left time.Duration) bool {
 		if absent, gone := r.absent(); !absent || gone != nil {
 			return true
