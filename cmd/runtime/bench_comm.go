@@ -17,14 +17,15 @@ import (
 	"github.com/spf13/cobra"
 
 	"starling/core/cluster"
+	"starling/core/comm"
 )
 
 // benchCommOptions are the flags of bench comm.
 type benchCommOptions struct {
-	ranks, sizes, transports, ops []string
-	seconds                       float64
-	rounds                        int
-	gloo, mpi                     string
+	ranks, sizes, transports, ops, dtypes []string
+	seconds                               float64
+	rounds                                int
+	gloo, mpi                             string
 }
 
 func newBenchComm() *cobra.Command {
@@ -61,6 +62,7 @@ ranks. Their columns say how many times faster than the peer a row is.`,
 	f.StringSliceVar(&o.sizes, "sizes", []string{"4K", "64K", "1M", "16M", "64M", "256M"}, "sizes of the vector in bytes, with K or M")
 	f.StringSliceVar(&o.transports, "transports", []string{"shm", "tcp"}, strings.Join(benchTransports, ", ")+" (TCP with TLS)")
 	f.StringSliceVar(&o.ops, "ops", []string{"all_reduce"}, strings.Join(benchOps, ", "))
+	f.StringSliceVar(&o.dtypes, "dtype", []string{comm.Float32.String()}, "element types: float32, float16, bfloat16, int8, int32, int64")
 	f.Float64Var(&o.seconds, "seconds", 0.3, "time spent on each measurement of a round")
 	f.IntVar(&o.rounds, "rounds", 3, "measurements of each row, interleaved; the median counts")
 	f.StringVar(&o.gloo, "gloo", "", "`command` of testdata/peers/gloo_allreduce.py --serve")
@@ -76,6 +78,7 @@ const benchTLS = "tls"
 // benchRow is one line of the table.
 type benchRow struct {
 	Op        string  `json:"op"`
+	DType     string  `json:"dtype"`
 	Transport string  `json:"transport"`
 	Ranks     int     `json:"ranks"`
 	Bytes     int     `json:"bytes"`
@@ -137,6 +140,17 @@ func (o benchCommOptions) parse() (ranks, sizes []int, err error) {
 			return nil, nil, fmt.Errorf("--ops %q with --transports shm: in shared memory every sum is direct; choose other transports for it", op)
 		}
 	}
+	for _, d := range o.dtypes {
+		e, err := comm.ParseElement(d)
+		if err != nil {
+			return nil, nil, fmt.Errorf("--dtype: %w", err)
+		}
+		for _, op := range o.ops {
+			if strings.HasPrefix(op, benchFast) && e != comm.Float32 {
+				return nil, nil, fmt.Errorf("--ops %q with --dtype %v: outside the canonical order there are sums of float32 only", op, e)
+			}
+		}
+	}
 	if o.rounds < 1 || o.seconds <= 0 {
 		return nil, nil, errors.New("--rounds and --seconds must be positive")
 	}
@@ -182,19 +196,21 @@ func benchComm(ctx context.Context, o benchCommOptions, progress io.Writer) ([]b
 // size measures the rows of one size.
 func (o benchCommOptions) size(ctx context.Context, ranks, size int, peers map[string]*peerProcess) ([]benchRow, error) {
 	times, theirs := map[benchTask][]benchTimes{}, map[string][]benchTime{}
-	task := func(op, transport string) benchTask {
-		return benchTask{Op: op, Transport: transport, Ranks: ranks, Bytes: size, Seconds: o.seconds}
+	var tasks []benchTask
+	for _, op := range o.ops {
+		for _, d := range o.dtypes {
+			for _, transport := range o.transports {
+				tasks = append(tasks, benchTask{Op: op, DType: d, Transport: transport, Ranks: ranks, Bytes: size, Seconds: o.seconds})
+			}
+		}
 	}
 	for range o.rounds {
-		for _, op := range o.ops {
-			for _, transport := range o.transports {
-				k := task(op, transport)
-				t, err := runBenchTask(ctx, k)
-				if err != nil {
-					return nil, fmt.Errorf("%s over %s, %d ranks, %d bytes: %w", op, transport, ranks, size, err)
-				}
-				times[k] = append(times[k], t)
+		for _, k := range tasks {
+			t, err := runBenchTask(ctx, k)
+			if err != nil {
+				return nil, fmt.Errorf("%s of %s over %s, %d ranks, %d bytes: %w", k.Op, k.DType, k.Transport, ranks, size, err)
 			}
+			times[k] = append(times[k], t)
 		}
 		for name, p := range peers {
 			t, err := p.measure(size)
@@ -205,22 +221,22 @@ func (o benchCommOptions) size(ctx context.Context, ranks, size int, peers map[s
 		}
 	}
 	var rows []benchRow
-	for _, op := range o.ops {
-		for _, transport := range o.transports {
-			all := times[task(op, transport)]
-			ours := summary(all, func(t benchTimes) benchTime { return t.Op })
-			row := benchRow{Op: op, Transport: transport, Ranks: ranks, Bytes: size, Seconds: ours.Seconds, Best: ours.Best, AlgBW: float64(size) / ours.Seconds}
-			row.Copy, row.BestCopy = summary(all, func(t benchTimes) benchTime { return t.Copy }).over(ours)
-			row.Raw, row.BestRaw = summary(all, func(t benchTimes) benchTime { return t.Raw }).over(ours)
-			row.BusBW = row.AlgBW * float64(ranks-1) / float64(ranks)
-			if strings.HasPrefix(op, "all_reduce") {
-				row.BusBW *= 2
+	for _, k := range tasks {
+		all := times[k]
+		ours := summary(all, func(t benchTimes) benchTime { return t.Op })
+		row := benchRow{Op: k.Op, DType: k.DType, Transport: k.Transport, Ranks: ranks, Bytes: size, Seconds: ours.Seconds, Best: ours.Best, AlgBW: float64(size) / ours.Seconds}
+		row.Copy, row.BestCopy = summary(all, func(t benchTimes) benchTime { return t.Copy }).over(ours)
+		row.Raw, row.BestRaw = summary(all, func(t benchTimes) benchTime { return t.Raw }).over(ours)
+		row.BusBW = row.AlgBW * float64(ranks-1) / float64(ranks)
+		if strings.HasPrefix(k.Op, "all_reduce") {
+			row.BusBW *= 2
+			if k.DType == comm.Float32.String() { // as the peers'
 				same := func(t benchTime) benchTime { return t }
 				row.Gloo, row.BestGloo = summary(theirs["gloo"], same).over(ours)
 				row.MPI, row.BestMPI = summary(theirs["mpi"], same).over(ours)
 			}
-			rows = append(rows, row)
 		}
+		rows = append(rows, row)
 	}
 	return rows, nil
 }
@@ -253,14 +269,14 @@ func benchTable(rows []benchRow) string {
 		return fmt.Sprintf("%.2f", v)
 	}
 	for _, r := range rows {
-		lines = append(lines, []string{r.Op, r.Transport, strconv.Itoa(r.Ranks), strconv.Itoa(r.Bytes),
+		lines = append(lines, []string{r.Op, r.DType, r.Transport, strconv.Itoa(r.Ranks), strconv.Itoa(r.Bytes),
 			time.Duration(r.Seconds * 1e9).Round(10 * time.Nanosecond).String(),
 			fmt.Sprintf("%.2f GB/s", r.AlgBW/1e9), fmt.Sprintf("%.2f GB/s", r.BusBW/1e9),
 			ratio(r.Copy), ratio(r.Raw), ratio(r.Gloo), ratio(r.MPI),
 			time.Duration(r.Best * 1e9).Round(10 * time.Nanosecond).String(),
 			ratio(r.BestCopy), ratio(r.BestRaw), ratio(r.BestGloo), ratio(r.BestMPI)})
 	}
-	return columns([]string{"op", "transport", "ranks", "bytes", "time", "algbw", "busbw", "copy", "raw", "gloo", "mpi", "best", "copy", "raw", "gloo", "mpi"}, lines)
+	return columns([]string{"op", "dtype", "transport", "ranks", "bytes", "time", "algbw", "busbw", "copy", "raw", "gloo", "mpi", "best", "copy", "raw", "gloo", "mpi"}, lines)
 }
 
 // peerProcess is another library's benchmark, which takes sizes on its standard input and answers with times.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -20,16 +21,16 @@ import (
 
 const envBenchComm = "STARLING_BENCH_COMM"
 
-var benchOps = []string{"all_reduce", "reduce_scatter", "all_gather", "broadcast", "barrier", benchFast + "ring", benchFast + "doubling"}
+var benchOps = []string{"all_reduce", "reduce_scatter", "all_gather", "broadcast", "all_to_all", "gather", "scatter", "barrier", benchFast + "ring", benchFast + "doubling"}
 
 // benchFast are sums outside the canonical order.
 const benchFast = "all_reduce_"
 
 // benchTask travels to the ranks in the environment.
 type benchTask struct {
-	Op, Transport string
-	Ranks, Bytes  int
-	Seconds       float64
+	Op, DType, Transport string
+	Ranks, Bytes         int
+	Seconds              float64
 }
 
 // benchTimes is what a measurement gives.
@@ -80,59 +81,72 @@ func (t benchTask) run(w *cluster.Worker) (times benchTimes, err error) {
 		return times, err
 	}
 	defer g.Close()
-	n := max(t.Bytes/4, 1)
-	buf := make([]float32, n)
-	if m, err := g.Allocate(4 * n); err != nil { // as gradients lie
+	e, err := comm.ParseElement(t.DType)
+	if err != nil {
+		return times, err
+	}
+	n := max(t.Bytes/e.Size(), 1) * e.Size()
+	buf := make([]byte, n)
+	if m, err := g.Allocate(n); err != nil { // as gradients lie
 		return times, err
 	} else if m != nil {
 		defer m.Free()
-		buf = tensor.View[float32](m.Bytes())
+		buf = m.Bytes()
 	}
-	for i := range buf {
-		buf[i] = 1e-30 // sums stay finite and normal however often it is reduced
+	if e == comm.Float32 {
+		for i, x := 0, tensor.View[float32](buf); i < len(x); i++ {
+			x[i] = 1e-30 // sums stay finite and normal however often it is reduced
+		}
 	}
-	op, err := t.prepare(g, buf)
+	op, err := t.prepare(g, buf, e)
 	if err != nil {
 		return times, err
 	}
 	if times.Op, err = repeat(ctx, g, t.Seconds, op); err != nil {
 		return times, err
 	}
-	dst := make([]float32, n)
+	dst := make([]byte, n)
 	if times.Copy, err = repeat(ctx, g, t.Seconds/2, func() error { copy(dst, buf); return nil }); err != nil {
 		return times, err
 	}
 	if (t.Transport == cluster.TransportTCP || t.Transport == benchTLS) && t.Ranks == 2 {
-		times.Raw, err = rawExchange(ctx, g, t.Seconds/2, comm.Bytes32(buf), comm.Bytes32(dst))
+		times.Raw, err = rawExchange(ctx, g, t.Seconds/2, buf, dst)
 	}
 	return times, err
 }
 
 // prepare returns what is repeated.
-func (t benchTask) prepare(g *comm.Group, buf []float32) (func() error, error) {
+func (t benchTask) prepare(g *comm.Group, buf []byte, e comm.Element) (func() error, error) {
 	ctx := context.Background()
-	chunks := comm.Chunks(len(buf), g.Size(), comm.ChunkAlign)
-	red, err := comm.NewReduction(g.Size(), comm.Assign(g.Size(), g.Size()))
-	if err != nil {
-		return nil, err
-	}
+	chunks := comm.Chunks(len(buf)/e.Size(), g.Size(), comm.ChunkAlign)
+	own := buf[chunks[g.Rank()].Lo*e.Size() : chunks[g.Rank()].Hi*e.Size()]
 	var c *comm.Collective
+	var err error
 	switch t.Op {
 	case "all_reduce":
-		c, err = g.PrepareAllReduceTree("bench", red, [][]float32{buf}, buf)
+		c, err = g.PrepareAllReduceOf("bench", buf, e, comm.CombineSum)
 	case benchFast + "ring", benchFast + "doubling":
 		var a comm.Algorithm
 		if a, err = comm.ParseAlgorithm(strings.TrimPrefix(t.Op, benchFast)); err != nil {
 			return nil, err
 		}
-		c, err = g.PrepareAllReduceFast("bench", a, buf)
+		c, err = g.PrepareAllReduceFast("bench", a, tensor.View[float32](buf))
 	case "reduce_scatter":
-		own := chunks[g.Rank()]
-		c, err = g.PrepareReduceScatterTree("bench", red, chunks, [][]float32{buf}, buf[own.Lo:own.Hi])
+		c, err = g.PrepareReduceScatterOf("bench", chunks, buf, e, comm.CombineSum)
 	case "all_gather":
-		c, err = g.PrepareAllGather("bench", chunks, buf)
+		c, err = g.PrepareAllGatherOf("bench", chunks, buf, e)
 	case "broadcast":
-		return func() error { return g.BroadcastFloat32(ctx, "bench", 0, buf) }, nil
+		c, err = g.PrepareBroadcastOf("bench", 0, buf, e)
+	case "all_to_all":
+		even := make([]comm.Range, g.Size()) // both sides of each part must have one length
+		for m, each := 0, len(buf)/e.Size()/g.Size(); m < len(even); m++ {
+			even[m] = comm.Range{Lo: m * each, Hi: (m + 1) * each}
+		}
+		c, err = g.PrepareAllToAllOf("bench", even, buf, even, make([]byte, len(buf)), e)
+	case "gather":
+		c, err = g.PrepareGatherOf("bench", 0, bytes.Clone(own), chunks, buf, e)
+	case "scatter":
+		c, err = g.PrepareScatterOf("bench", 0, chunks, buf, bytes.Clone(own), e)
 	case "barrier":
 		return func() error { return g.Barrier(ctx, "bench") }, nil
 	default:

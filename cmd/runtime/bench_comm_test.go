@@ -23,7 +23,7 @@ func TestBenchComm(t *testing.T) {
 	seen := map[[3]any]bool{}
 	for _, r := range rows {
 		seen[[3]any{r.Op, r.Transport, r.Bytes}] = true
-		if r.Seconds <= 0 || r.Best <= 0 || r.Best > r.Seconds || r.AlgBW != float64(r.Bytes)/r.Seconds || r.Copy <= 0 || (r.Raw > 0) != (r.Transport == benchTLS) {
+		if r.Seconds <= 0 || r.Best <= 0 || r.Best > r.Seconds || r.AlgBW != float64(r.Bytes)/r.Seconds || r.DType != "float32" || r.Copy <= 0 || (r.Raw > 0) != (r.Transport == benchTLS) {
 			t.Errorf("row %+v", r)
 		}
 		if factor := r.BusBW / r.AlgBW; r.Op == "all_reduce" && factor != 1 || r.Op == "all_gather" && factor != 0.5 {
@@ -32,6 +32,37 @@ func TestBenchComm(t *testing.T) {
 	}
 	if len(seen) != len(rows) {
 		t.Error("rows repeat")
+	}
+}
+
+// TestBenchCommTypes: rows for other element types, and for what only moves them; what cannot be is refused.
+func TestBenchCommTypes(t *testing.T) {
+	p := start(t, "bench", "comm", "--json", "--ranks", "2", "--sizes", "20000", "--transports", "shm", "--dtype", "bfloat16,int64",
+		"--ops", "all_reduce,reduce_scatter,all_gather,broadcast,all_to_all,gather,scatter", "--seconds", "0.01", "--rounds", "1")
+	if code := p.wait(t, time.Minute); code != 0 {
+		t.Fatalf("exit status %d: %s", code, p.stderr.String())
+	}
+	var rows []benchRow
+	if err := json.Unmarshal(p.stdout.Bytes(), &rows); err != nil {
+		t.Fatalf("%v in %s", err, p.stdout.String())
+	}
+	seen := map[[2]string]bool{}
+	for _, r := range rows {
+		seen[[2]string{r.Op, r.DType}] = true
+		if r.Seconds <= 0 || r.DType != "bfloat16" && r.DType != "int64" {
+			t.Errorf("row %+v", r)
+		}
+	}
+	if len(seen) != 2*7 || len(rows) != len(seen) {
+		t.Errorf("%d rows, %d kinds", len(rows), len(seen))
+	}
+	for _, o := range []benchCommOptions{
+		{dtypes: []string{"float8"}, rounds: 1, seconds: 1},
+		{dtypes: []string{"int8"}, ops: []string{benchFast + "ring"}, rounds: 1, seconds: 1},
+	} {
+		if _, _, err := o.parse(); err == nil {
+			t.Errorf("%+v is accepted", o)
+		}
 	}
 }
 
