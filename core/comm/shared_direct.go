@@ -173,7 +173,7 @@ func (t *sharedTree) addInPlace(lo, hi int) {
 			t.also = append(t.also, t.results[m][from+lo:from+hi])
 		}
 	}
-	t.red.evaluate(t.mine[lo:hi], t.also, t.values, g.scratchFor(t.red.temps*strip))
+	t.red.evaluate(t.mine[lo:hi], t.also, t.values, g.scratchFor(t.red.scratch()))
 }
 
 // gatherInPlace returns the gather of parts of vectors that all members have mapped.

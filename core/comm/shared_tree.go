@@ -122,7 +122,7 @@ func (t *sharedTree) addWhole(c *Collective) error {
 			}
 		}
 	}
-	t.red.evaluate(dst, nil, t.values, g.scratchFor(t.red.temps*strip))
+	t.red.evaluate(dst, nil, t.values, g.scratchFor(t.red.scratch()))
 	x.finish(c.base)
 	if t.all == nil {
 		t.moved()
@@ -137,7 +137,7 @@ func (t *sharedTree) addWhole(c *Collective) error {
 
 // moved counts what the members have read of each other's chunks, or had written for them.
 func (t *sharedTree) moved() {
-	mine := t.chunks[t.g.self].Len()
+	mine, size := t.chunks[t.g.self].Len(), t.red.element.Size()
 	for _, m := range t.g.peers {
 		nodes := t.red.first[m+1] - t.red.first[m]
 		theirs := t.chunks[m].Len()
@@ -145,7 +145,7 @@ func (t *sharedTree) moved() {
 		if t.all != nil {
 			sent, received = sent+mine, received+theirs
 		}
-		t.g.shared.moved(t.g.ranks[m], 4*sent, 4*received)
+		t.g.shared.moved(t.g.ranks[m], size*sent, size*received)
 	}
 }
 
@@ -242,7 +242,7 @@ func (t *sharedTree) add(p int, round uint64, result []byte) {
 		t.also = append(t.also, floatsOf(result, 0, c.Len()))
 	}
 	from := c.Lo - t.chunks[g.self].Lo
-	t.red.evaluate(t.mine[from:from+c.Len()], t.also, t.values, g.scratchFor(t.red.temps*strip))
+	t.red.evaluate(t.mine[from:from+c.Len()], t.also, t.values, g.scratchFor(t.red.scratch()))
 }
 
 // collect copies everybody else's results of piece p.
@@ -253,8 +253,17 @@ func (t *sharedTree) collect(p int, round uint64) {
 	}
 }
 
+// scratch is the memory that evaluate needs, in elements: for intermediate sums, and for a strip in 16 bits where they are rounded.
+func (r *Reduction) scratch() int {
+	n := r.temps * strip
+	if r.element != Float32 {
+		n += strip / 2
+	}
+	return n
+}
+
 // evaluate adds the values of all leaves in tree order into dst, and copies that into each of also. All have one length; dst
-// and also may be among the values. temp holds temps strips.
+// and also may be among the values. temp holds scratch elements.
 func (r *Reduction) evaluate(dst []float32, also, values [][]float32, temp []float32) {
 	leaves := len(r.leaves)
 	for lo := 0; lo < len(dst); lo += strip {
@@ -271,6 +280,9 @@ func (r *Reduction) evaluate(dst []float32, also, values [][]float32, temp []flo
 				out = value(leaves + i)
 			}
 			vec.Add(out, value(s.left), value(s.right))
+			if r.element != Float32 {
+				r.round(out, halves(temp[r.temps*strip:]))
+			}
 		}
 		if len(r.sums) == 0 {
 			copy(dst[lo:hi], values[0][lo:hi])

@@ -10,7 +10,8 @@ import (
 
 // Sums that travel in 16 bits. Every partial sum that a member contributes is a value of the element type already (whoever
 // makes it has rounded it), and so is each node of the tree above: two of them are added in float32 and the result is rounded
-// once. The bits are then those of one member that rounds its nodes alike, and half the bytes travel.
+// once. The bits are then those of one member that rounds its nodes alike, and half the bytes travel. Vectors that all
+// members have mapped do not travel: they are added where they lie, with the same rounding.
 
 // Rounded returns the same sum with every node rounded to e, Float16 or BFloat16. The vectors that take part hold float32 with
 // values of that type.
@@ -57,6 +58,21 @@ func (r *Reduction) halfStaging(rank int, chunks []Range) (out, in int) {
 	return max(own*(n-mine), n), (len(r.leaves) - own) * mine
 }
 
+// convert returns how elements of the sum's type are made of float32, and the other way.
+func (r *Reduction) convert() (narrow func([]uint16, []float32), widen func([]float32, []uint16)) {
+	if r.element == Float16 {
+		return vec.F32ToF16, vec.F16ToF32
+	}
+	return vec.F32ToBF16, vec.BF16ToF32
+}
+
+// round rounds x, a strip at most, in place.
+func (r *Reduction) round(x []float32, bits []uint16) {
+	narrow, widen := r.convert()
+	narrow(bits[:len(x)], x)
+	widen(x, bits[:len(x)])
+}
+
 // halfTree is a tree collective whose sums travel in 16 bits.
 type halfTree struct {
 	g      *Group
@@ -67,17 +83,37 @@ type halfTree struct {
 	all    []float32 // nil: each member keeps its chunk
 
 	out, in []uint16 // staging
+	values  [][]float32
 	narrow  func(dst []uint16, src []float32)
 	widen   func(dst []float32, src []uint16)
+
+	send, receive, chunk, finished parts // of the exchanges
 }
 
 func (g *Group) prepareHalfTree(call Call, red *Reduction, chunks []Range, own [][]float32, mine, all []float32) *Collective {
-	t := &halfTree{g: g, red: red, chunks: chunks, own: own, mine: mine, all: all, narrow: vec.F32ToBF16, widen: vec.BF16ToF32}
-	if red.element == Float16 {
-		t.narrow, t.widen = vec.F32ToF16, vec.F16ToF32
-	}
+	t := &halfTree{g: g, red: red, chunks: chunks, own: own, mine: mine, all: all, values: make([][]float32, len(red.leaves))}
+	t.narrow, t.widen = red.convert()
+	t.send, t.receive = t.part, t.place
+	t.chunk = func(m int) []byte { return bytesOf(t.out[chunks[m].Lo:chunks[m].Hi]) }
+	t.finished = func(int) []byte { return t.chunk(g.self) }
 	call.Element, call.Bytes = red.element, call.Bytes/2
-	return g.prepareExchange(call, t.run)
+	c := g.prepareExchange(call, t.run)
+	if g.shared != nil {
+		// Nothing has to be narrowed where it is added where it lies.
+		s := &sharedTree{g: g, red: red, chunks: chunks, own: own, mine: mine, all: all, n: extent(chunks), values: t.values}
+		at, exchanged := s.places(), c.local.rest
+		c.local = sharedBody{places: at, rest: func(c *Collective) error {
+			direct, err := c.run.inPlace(at)
+			switch {
+			case err != nil:
+				return err
+			case direct:
+				return s.inPlace(&c.run)
+			}
+			return exchanged(c)
+		}}
+	}
+	return c
 }
 
 // run exchanges partial sums, adds those of this member's chunk, and exchanges results where everybody wants the whole.
@@ -88,7 +124,7 @@ func (t *halfTree) run(x exchange) error {
 	for _, m := range t.g.peers {
 		t.encode(m)
 	}
-	if err := x(0, t.part, t.place); err != nil {
+	if err := x(0, t.send, t.receive); err != nil {
 		return err
 	}
 	t.add()
@@ -97,8 +133,7 @@ func (t *halfTree) run(x exchange) error {
 	}
 	self := t.chunks[t.g.self]
 	t.narrow(t.out[self.Lo:self.Hi], t.mine)
-	chunk := func(m int) []byte { return bytesOf(t.out[t.chunks[m].Lo:t.chunks[m].Hi]) }
-	if err := x(1, func(int) []byte { return chunk(t.g.self) }, chunk); err != nil {
+	if err := x(1, t.finished, t.chunk); err != nil {
 		return err
 	}
 	for m, c := range t.chunks {
@@ -148,39 +183,19 @@ func (t *halfTree) leaf(i int) int {
 func (t *halfTree) add() {
 	red, c := t.red, t.chunks[t.g.self]
 	leaves := len(red.leaves)
-	scratch := t.g.scratchFor((leaves+red.temps)*strip + strip/2)
-	bits := halves(scratch[(leaves+red.temps)*strip:])
+	scratch := t.g.scratchFor(leaves*strip + red.scratch())
 	first, end := red.first[t.g.self], red.first[t.g.self+1]
 	for lo := 0; lo < c.Len(); lo += strip {
 		n := min(strip, c.Len()-lo)
-		place := func(i int) []float32 { return scratch[i*strip:][:n] }
 		for i := range leaves {
-			if i < first || i >= end {
-				t.widen(place(i), t.in[t.leaf(i)*c.Len()+lo:][:n])
+			if i >= first && i < end {
+				t.values[i] = t.own[i-first][c.Lo+lo:][:n]
+				continue
 			}
+			t.values[i] = scratch[i*strip:][:n]
+			t.widen(t.values[i], t.in[t.leaf(i)*c.Len()+lo:][:n])
 		}
-		value := func(i int) []float32 {
-			switch {
-			case i >= first && i < end:
-				return t.own[i-first][c.Lo+lo:][:n]
-			case i < leaves:
-				return place(i)
-			}
-			return place(leaves + red.temp[i-leaves])
-		}
-		result := t.mine[lo : lo+n]
-		if len(red.sums) == 0 {
-			copy(result, value(0))
-		}
-		for i, s := range red.sums {
-			out := result
-			if i < len(red.sums)-1 {
-				out = value(leaves + i)
-			}
-			vec.Add(out, value(s.left), value(s.right))
-			t.narrow(bits[:n], out)
-			t.widen(out, bits[:n])
-		}
+		red.evaluate(t.mine[lo:lo+n], nil, t.values, scratch[leaves*strip:])
 	}
 }
 

@@ -127,3 +127,121 @@ func TestMeansOfManyLanesFitIntoFP16(t *testing.T) {
 		}))
 	}
 }
+
+// TestHalfSumsInPlace: of vectors that all ranks of a host have mapped too, sums in 16 bits have the bits of the definition, and
+// count as many bytes as if one rank's were its own and all were copied.
+func TestHalfSumsInPlace(t *testing.T) {
+	const n = 2*strip*ChunkAlign + 7
+	for _, c := range []struct{ ranks, lanes int }{{2, 2}, {2, 7}, {3, 8}} {
+		red, err := NewReduction(c.lanes, Assign(c.lanes, c.ranks))
+		if err != nil {
+			t.Fatal(err)
+		}
+		values := laneValues(c.lanes, n)
+		ts := sharing(t, c.ranks)
+		for _, e := range []Element{BFloat16, Float16} {
+			half, want := red.Rounded(e), roundedSumOf(e, values, Tree{c.lanes}.Root())
+			sent := map[string]int64{}
+			for _, lies := range []string{"in place", "one apart"} {
+				before := Sum(ts[0]).PayloadSent
+				noErrors(t, onAllNamed(t, ts, fmt.Sprint(lies, e), Options{}, func(ctx context.Context, g *Group) error {
+					nodes := half.Nodes(g.Rank())
+					mapped := lies == "in place" || g.Rank() != 1
+					var own [][]float32
+					for _, node := range nodes {
+						own = append(own, roundedSumOf(e, values, node))
+					}
+					if mapped {
+						vectors, free, err := vectorsIn(g, len(nodes), n)
+						defer free()
+						if err != nil {
+							return err
+						}
+						for k := range own {
+							copy(vectors[k], own[k])
+						}
+						own = vectors
+					}
+					chunks := Chunks(n, g.Size(), 1)
+					at := chunks[g.Rank()]
+					mine := make([]float32, at.Len())
+					rs, err := g.PrepareReduceScatterTree("rs", half, chunks, own, mine)
+					if err != nil {
+						return err
+					}
+					ar, err := g.PrepareAllReduceTree("ar", half, own, own[0])
+					if err != nil {
+						return err
+					}
+					if rs.local.places.direct != mapped || ar.local.places.direct != mapped {
+						return fmt.Errorf("its vectors are thought to be mapped: %v, %v", rs.local.places.direct, ar.local.places.direct)
+					}
+					if err := rs.Run(ctx); err != nil {
+						return err
+					}
+					if !sameBits(mine, want[at.Lo:at.Hi]) {
+						return fmt.Errorf("the reduce-scatter differs from the tree")
+					}
+					if err := ar.Run(ctx); err != nil {
+						return err
+					}
+					if !sameBits(own[0], want) {
+						return fmt.Errorf("the all-reduce differs from the tree")
+					}
+					return nil
+				}))
+				sent[lies] = Sum(ts[0]).PayloadSent - before
+			}
+			if sent["in place"] != sent["one apart"] || sent["in place"] == 0 {
+				t.Errorf("%v, %d ranks: bytes sent: %v", e, c.ranks, sent)
+			}
+		}
+	}
+}
+
+// BenchmarkHalfSums sums a 64 MB gradient in bfloat16 over two ranks of a host, where it lies and copied; bytes are those of the
+// vector of float32.
+func BenchmarkHalfSums(b *testing.B) {
+	const n = 16 << 20
+	red, err := NewReduction(2, Assign(2, 2))
+	if err != nil {
+		b.Fatal(err)
+	}
+	half := red.Rounded(BFloat16)
+	for _, lies := range []string{"in place", "copied"} {
+		b.Run(lies, func(b *testing.B) {
+			ts := sharing(b, 2)
+			all := make([]*Collective, 2)
+			for r := range all {
+				g, err := NewGroup(ts[r], lies, []int{0, 1}, Options{})
+				if err != nil {
+					b.Fatal(err)
+				}
+				defer g.Close()
+				v := [][]float32{make([]float32, n)}
+				if lies == "in place" {
+					vectors, free, err := vectorsIn(g, 1, n)
+					defer free()
+					if err != nil {
+						b.Fatal(err)
+					}
+					v = vectors
+				}
+				if all[r], err = g.PrepareAllReduceTree("bucket", half, v, v[0]); err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.SetBytes(4 * n)
+			for b.Loop() {
+				for _, c := range all {
+					c.Start()
+				}
+				for _, c := range all {
+					if err := c.over(); err != nil {
+						b.Fatal(err)
+					}
+				}
+			}
+		})
+	}
+}
