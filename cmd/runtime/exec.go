@@ -174,7 +174,7 @@ func execute(ctx context.Context, path string, o execOptions, started time.Time,
 		}
 	} else if !own.began(spec, digest) {
 		return fmt.Errorf("--resume: the run in %s cannot be gone on with: %s; only placement (ranks, threads, buckets) may differ, and run.json and recipe.star there say what it was",
-			dir, own.differs(dir, spec))
+			dir, own.differs(dir, spec, o.set, local))
 	}
 	unlock, err := lockFolder(dir)
 	if err != nil {

@@ -177,9 +177,12 @@ func TestAResumeWithOtherParametersIsRefused(t *testing.T) {
 	if err := os.WriteFile(recipe, text, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	p = start(t, "exec", recipe, "--run-dir", dir, "--resume", "--set", "rate=0.5")
+	p = start(t, "exec", recipe, "--run-dir", dir, "--resume", "--set", "rate=0.5", "--set", ranksArg(3))
 	p.wait(t, time.Minute)
 	contains(t, p.stderr.String(), "rate was 0.01 and is now 0.5")
+	if strings.Contains(p.stderr.String(), "ranks was") {
+		t.Errorf("a change of ranks, which is allowed, is among the reasons:\n%s", p.stderr.String())
+	}
 	p = start(t, "exec", recipe, "--run-dir", dir, "--resume")
 	if code := p.wait(t, time.Minute); code != 0 {
 		t.Errorf("exit status %d of a finished run's resume", code)

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -192,15 +193,15 @@ func (r *runRecord) began(spec *train.Spec, digest string) bool {
 	return err == nil && as == r.Digest
 }
 
-// differs says what makes a run another than the one of this record, as far as the folder's files tell.
-func (r *runRecord) differs(dir string, spec *train.Spec) string {
+// differs says what makes a run, of the parameters that set gives, another than the one of this record, as far as the folder's files tell.
+func (r *runRecord) differs(dir string, spec *train.Spec, set []string, plugins plugin.Resolver) string {
 	was := map[string]string{}
 	for _, p := range r.Params {
 		was[p.Name] = p.Value
 	}
 	var changed []string
 	for _, p := range spec.Params {
-		if before, had := was[p.Name]; had && !p.Placement && before != fmt.Sprint(p.Value) {
+		if before, had := was[p.Name]; had && !p.Placement && before != fmt.Sprint(p.Value) && r.counts(spec.Recipe, p.Name, set, plugins) {
 			changed = append(changed, fmt.Sprintf("%s was %s and is now %v", p.Name, plugin.Quoted(before), p.Value))
 		}
 	}
@@ -213,6 +214,25 @@ func (r *runRecord) differs(dir string, spec *train.Spec) string {
 		return "a file that the recipe loads, or what this version makes of it, was changed"
 	}
 	return strings.Join(changed, ", ")
+}
+
+// counts reports whether a parameter's new value alone changes what the recipe computes: one that only decides where work runs is no
+// reason to refuse a resume. Where that cannot be told it counts.
+func (r *runRecord) counts(path, name string, set []string, plugins plugin.Resolver) bool {
+	given := slices.DeleteFunc(slices.Clone(set), func(s string) bool { return !strings.HasPrefix(s, name+"=") })
+	if len(given) == 0 {
+		return true // another default, in a recipe that was changed
+	}
+	digest := func(set []string) (string, error) {
+		spec, err := recipe.Load(path, recipe.Options{Set: set, Print: func(string) {}, Plugins: plugins})
+		if err != nil {
+			return "", err
+		}
+		return recipe.Digest(spec)
+	}
+	was, err := digest(r.Set)
+	now, err2 := digest(mergeSets(r.Set, given))
+	return err != nil || err2 != nil || was != now
 }
 
 // readRun reads the record of a run folder.

@@ -86,7 +86,7 @@ func dataText(c *call) (starlark.Value, error) {
 	if tok != nil {
 		tokenizer = payload[data.Tokenizer](tok)
 	}
-	corpus := &textCorpus{cfg: data.TextConfig{Pattern: pattern, Dir: s.dir, Holdout: holdout}}
+	corpus := &textCorpus{cfg: data.TextConfig{Pattern: pattern, Dir: s.dir, Holdout: holdout}, pos: position(c.thread)}
 	r := c.newCorpus(holdout, func(held bool) train.Source { return &textSource{corpus, tokenizer, context, held} })
 	r.set("vocab", starlark.MakeInt(tokenizer.Vocab()))
 	r.set("context", starlark.MakeInt(context))
@@ -95,7 +95,7 @@ func dataText(c *call) (starlark.Value, error) {
 
 // arrayRecord makes the value of a source whose samples are features and a label, or with classes 0 a target; name says what they are made of.
 func (c *call) arrayRecord(name string, holdout float64, shape []int, classes int, make func() (*data.Array, error)) *record {
-	corpus := &arrayCorpus{name: name, make: make, holdout: holdout}
+	corpus := &arrayCorpus{name: name, make: make, holdout: holdout, pos: position(c.thread)}
 	r := c.newCorpus(holdout, func(held bool) train.Source { return &arraySource{corpus, shape, classes, held} })
 	if classes > 0 {
 		r.set("classes", starlark.MakeInt(classes))

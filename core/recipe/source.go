@@ -10,12 +10,14 @@ import (
 	"sync"
 
 	"starling/core/data"
+	"starling/core/graph"
 	"starling/core/train"
 )
 
 // textCorpus is a text source: one reading serves the training and the held-out part.
 type textCorpus struct {
 	cfg data.TextConfig
+	pos graph.Position // of the call that names it
 
 	mu    sync.Mutex
 	index *data.TextIndex
@@ -33,7 +35,15 @@ func (c *textCorpus) scan(ctx context.Context) (err error) {
 	if c.index == nil {
 		c.index, err = data.ScanText(ctx, c.cfg)
 	}
-	return err
+	return written(c.pos, err)
+}
+
+// written gives an error in data the place in the recipe where the data is named, which a loader elsewhere only uses.
+func written(pos graph.Position, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &train.Error{Pos: pos, Msg: err.Error()}
 }
 
 // Load reads the files, once.
@@ -47,7 +57,7 @@ func (c *textCorpus) Load(ctx context.Context, progress func(data.Progress)) (er
 		return err
 	}
 	c.text, err = c.index.Load(ctx, progress)
-	return err
+	return written(c.pos, err)
 }
 
 // Bytes is the text's memory, 0 before Scan.
@@ -150,6 +160,7 @@ type arrayCorpus struct {
 	name    string // what it is made of, in a canonical form
 	make    func() (*data.Array, error)
 	holdout float64
+	pos     graph.Position // of the call that names it
 
 	mu          sync.Mutex
 	train, held *data.Array
@@ -165,7 +176,7 @@ func (c *arrayCorpus) Scan(context.Context) error {
 	}
 	all, err := c.make()
 	if err != nil {
-		return err
+		return written(c.pos, err)
 	}
 	c.fingerprint = all.Fingerprint()
 	if c.holdout == 0 {
@@ -173,7 +184,7 @@ func (c *arrayCorpus) Scan(context.Context) error {
 		return nil
 	}
 	c.train, c.held, err = all.Split(c.holdout)
-	return err
+	return written(c.pos, err)
 }
 
 // Load is Scan.

@@ -1,12 +1,14 @@
 package recipe
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"math"
 	"os"
 	"path/filepath"
 	"reflect"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -305,6 +307,28 @@ train(loss = len, data = loader(c.train, 8, 4), optimizer = optim.sgd(1), steps 
 `)
 	if err := spec.Data.Source.Corpus().Scan(context.Background()); err == nil || !strings.Contains(err.Error(), "no file matches") {
 		t.Errorf("error %v", err)
+	}
+}
+
+// A file that is no data of its kind is named, at the place of the call that names it and not of the loader.
+func TestBadFilesAreNamedWhereTheyAreGiven(t *testing.T) {
+	dir := t.TempDir()
+	bad := filepath.Join(dir, "batch.bin")
+	if err := os.WriteFile(bad, bytes.Repeat([]byte{77}, 4000), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ call, want string }{
+		{"data.cifar10(" + strconv.Quote(bad) + ")", bad + ": record 0 has label 77"},
+		{"data.cifar10(" + strconv.Quote(bad+".none") + ")", "matches no file"},
+		{"data.csv(" + strconv.Quote(bad) + ", classes = 2)", bad},
+		{"data.text(" + strconv.Quote(bad+".none") + ", context = 8)", "no file matches"},
+	} {
+		spec := mustInline(t, "\nc = "+c.call+"\n\ntrain(loss = len, data = loader(c.train, 8, 4), optimizer = optim.sgd(1), steps = 1)\n")
+		err := spec.Scan(t.Context())
+		var at *train.Error
+		if !errors.As(err, &at) || at.Pos.Line != 2 || !strings.Contains(at.Msg, c.want) {
+			t.Errorf("%s: %v, want %q at line 2", c.call, err, c.want)
+		}
 	}
 }
 

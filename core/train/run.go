@@ -231,10 +231,10 @@ func (l *loop) load(ctx context.Context, c Corpus) error {
 		}
 	}
 	if err := c.Scan(ctx); err != nil {
-		return &Error{l.spec.Positions["data"], err.Error()}
+		return l.spec.place("data", err)
 	}
 	if err := c.Load(ctx, progress); err != nil {
-		return &Error{l.spec.Positions["data"], err.Error()}
+		return l.spec.place("data", err)
 	}
 	return nil
 }
