@@ -30,6 +30,9 @@ func (w *writing) attemptAll() (n int64, all bool) {
 		}
 	}
 	w.moved = 0
+	if w.encrypt() != nil {
+		return 0, false
+	}
 	_ = w.raw.Write(w.attempt)
 	return w.moved, len(w.rest) == 0
 }

@@ -131,12 +131,13 @@ func secure(c net.Conn, cfg *tls.Config, expect int) (net.Conn, error) {
 		return c, nil
 	}
 	var t *tls.Conn
+	s := newSealedConn(c)
 	if expect >= 0 {
 		cfg = cfg.Clone()
 		cfg.ServerName = rankName(expect)
-		t = tls.Client(c, cfg)
+		t = tls.Client(s, cfg)
 	} else {
-		t = tls.Server(c, cfg)
+		t = tls.Server(s, cfg)
 	}
 	if err := t.Handshake(); err != nil {
 		return c, fmt.Errorf("no encrypted connection: %w", err)

@@ -283,7 +283,7 @@ func (p *peer) post(h header) {
 // readLoop reads frames until the connection ends, then fails whatever was left.
 func (p *peer) readLoop() {
 	defer p.t.wg.Done()
-	err := readFrames(bufio.NewReaderSize(incoming{p}, readBuffer), p)
+	err := readFrames(bufio.NewReaderSize(p.stream(), readBuffer), p)
 	p.mu.Lock()
 	closing := p.closing
 	switch {

@@ -1,6 +1,7 @@
 package comm
 
 import (
+	"io"
 	"runtime"
 	"sync/atomic"
 	"syscall"
@@ -43,8 +44,17 @@ func (r *run) expects() bool {
 	return a != nil && a.spare && r.call.Bytes <= lookedFor && r.h != nil && r.h.waiters.Load() > 0
 }
 
-// incoming reads from a peer's connection.
+// incoming reads from a peer's connection, below encryption.
 type incoming struct{ *peer }
+
+// stream is what the reader reads frames from.
+func (p *peer) stream() io.Reader {
+	if p.w.seal == nil {
+		return incoming{p}
+	}
+	p.w.seal.from = incoming{p}
+	return p.w.tls
+}
 
 func (p incoming) Read(b []byte) (n int, err error) {
 	if a := &p.t.attends; p.w.raw != nil && a.runs.Load() > 0 && a.taken.CompareAndSwap(false, true) {
@@ -52,7 +62,7 @@ func (p incoming) Read(b []byte) (n int, err error) {
 		a.taken.Store(false)
 	}
 	if n == 0 {
-		n, err = p.conn.Read(b)
+		n, err = p.w.conn.Read(b)
 	}
 	p.wireReceived.Add(int64(n))
 	return n, err

@@ -1,35 +1,56 @@
 package comm
 
 import (
+	"crypto/tls"
 	"net"
 	"syscall"
 	"time"
 )
 
 // Whoever hands something over writes it himself, as far as the connection takes it at once: that spares waking another
-// goroutine, and on a busy host a thread. What is left, or what cannot be tried so (an encrypted connection), is the writer's,
-// which may wait.
+// goroutine, and on a busy host a thread. What is left, or is much, is the writer's, which may wait.
 
 // attemptMost is the largest payload, in bytes, that is written so: more is better written beside what else there is to do.
 const attemptMost = 512 << 10
 
 // writing is the state of the side that writes, kept from one call to the next.
 type writing struct {
-	raw     syscall.RawConn // nil where nothing can be written without waiting
+	conn    net.Conn        // what is written to: below encryption
+	raw     syscall.RawConn // of it, nil where nothing can be written without waiting
+	tls     *tls.Conn       // nil without encryption
+	seal    *sealedConn     // between the two
 	attempt func(uintptr) bool
 	control []byte // frames on their way: the other half of a double buffer
 	head    []byte
 	out     outgoing
 	rest    net.Buffers // what of them has not been written
+	sealed  bool        // rest is encrypted
 	parts   [3][]byte   // its memory
 	moved   int64
 }
 
 func newWriting(c net.Conn) (w writing) {
-	if s, ok := c.(syscall.Conn); ok && canAttempt {
+	w.conn = c
+	if t, ok := c.(*tls.Conn); ok {
+		w.tls, w.seal = t, t.NetConn().(*sealedConn)
+		w.conn = w.seal.Conn
+	}
+	if s, ok := w.conn.(syscall.Conn); ok && canAttempt {
 		w.raw, _ = s.SyscallConn()
 	}
 	return w
+}
+
+// encrypt replaces what is to be written by its encrypted form, where the connection is encrypted.
+func (w *writing) encrypt() error {
+	if w.tls == nil || w.sealed {
+		return nil
+	}
+	b, err := w.seal.gather(w.tls, w.rest)
+	if err == nil {
+		w.rest, w.sealed = append(net.Buffers(w.parts[:0]), b), true
+	}
+	return err
 }
 
 func (p *peer) poke() {
@@ -46,6 +67,7 @@ func (p *peer) take() bool {
 	if len(w.rest) > 0 {
 		return true
 	}
+	w.sealed = false
 	w.control, p.control = p.control, w.control[:0]
 	w.rest = append(net.Buffers(w.parts[:0]), w.control)
 	if len(w.control) == 0 {
@@ -114,12 +136,16 @@ func (p *peer) writeLoop() {
 			p.mu.Lock()
 		}
 		p.busy, p.handed = true, false
-		last := p.w.out.done == nil && (p.bye || p.lost != nil)
+		last := p.w.out.done == nil && !p.w.sealed && (p.bye || p.lost != nil)
 		p.mu.Unlock()
 		if last {
 			p.w.rest = append(p.w.rest, appendHeader(nil, header{kind: frameBye}))
 		}
-		n, err := p.w.rest.WriteTo(p.conn)
+		err := p.w.encrypt()
+		var n int64
+		if err == nil {
+			n, err = p.w.rest.WriteTo(p.w.conn)
+		}
 		if err != nil {
 			p.wireSent.Add(n)
 			p.writeFailed(p.w.out)

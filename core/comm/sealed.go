@@ -1,0 +1,64 @@
+package comm
+
+import (
+	"bufio"
+	"io"
+	"net"
+	"sync"
+)
+
+// sealedConn lies between TLS and the connection. What is encrypted it gathers, so that many records leave in one system call, when
+// and as far as the connection takes them; what comes it reads many records at a time.
+type sealedConn struct {
+	net.Conn
+	from io.Reader // what in reads: the connection, or who looks before it waits
+	in   *bufio.Reader
+
+	mu      sync.Mutex
+	gathers bool
+	out     []byte
+}
+
+// sealedRead is how much is read at a time: four records.
+const sealedRead = 64 << 10
+
+func newSealedConn(c net.Conn) *sealedConn {
+	s := &sealedConn{Conn: c, from: c}
+	s.in = bufio.NewReaderSize(sealedSource{s}, sealedRead)
+	return s
+}
+
+type sealedSource struct{ *sealedConn }
+
+func (s sealedSource) Read(b []byte) (int, error) { return s.from.Read(b) }
+
+func (s *sealedConn) Read(b []byte) (int, error) { return s.in.Read(b) }
+
+func (s *sealedConn) Write(b []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.gathers { // a handshake, an alert
+		return s.Conn.Write(b)
+	}
+	s.out = append(s.out, b...)
+	return len(b), nil
+}
+
+// gather encrypts parts by t, whose connection this is, and returns what is to be written. It is good until the next call.
+func (s *sealedConn) gather(t io.Writer, parts net.Buffers) ([]byte, error) {
+	s.set(true)
+	defer s.set(false)
+	s.out = s.out[:0]
+	for _, b := range parts {
+		if _, err := t.Write(b); err != nil {
+			return nil, err
+		}
+	}
+	return s.out, nil
+}
+
+func (s *sealedConn) set(gathers bool) {
+	s.mu.Lock()
+	s.gathers = gathers
+	s.mu.Unlock()
+}
