@@ -54,9 +54,21 @@ func TestCompressedRunsRepeatThemselves(t *testing.T) {
 			}
 			os.Unsetenv("STARLING_KERNELS")
 		}
-		hosts := []string{"--set", "ranks=4", "--hosts", "a,a,b,b", "--listen", "tcp:127.0.0.1:0"}
-		if a, b := run(hosts...), run(hosts...); a.WeightsSHA256 != b.WeightsSHA256 {
-			t.Errorf("%s on 2 hosts: weights %.16s, then %.16s", method, a.WeightsSHA256, b.WeightsSHA256)
+		for _, zero := range []string{"zero=0", "zero=1", "zero=3"} {
+			if zero == "zero=3" && !strings.Contains(method, "int8") {
+				continue
+			}
+			hosts := []string{"--set", "ranks=4", "--hosts", "a,a,b,b", "--set", zero, "--set", "steps=8"}
+			a, b := run(append(hosts, "--listen", "tcp:127.0.0.1:0")...), run(append(hosts, "--in-process")...)
+			if a.WeightsSHA256 != b.WeightsSHA256 {
+				t.Errorf("%s, %s on 2 hosts: weights %.16s over TCP, %.16s in process", method, zero, a.WeightsSHA256, b.WeightsSHA256)
+			}
+			if !strings.Contains(method, "int8") {
+				continue
+			}
+			if c := run(append(hosts, "--set", "reduction=direct")...); c.WeightsSHA256 == a.WeightsSHA256 {
+				t.Errorf("%s, %s: a direct sum, which compresses between ranks, has the weights of one that compresses between hosts", method, zero)
+			}
 		}
 	}
 }

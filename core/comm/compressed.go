@@ -8,16 +8,17 @@ import (
 	"starling/sdk/vec"
 )
 
-// Sums of compressed vectors. Every member compresses its part of each chunk once and sends it to the chunk's owner; the owner
-// adds the parts in the order of a tree over the members, and where everybody gets the whole sum compresses it once more.
+// Sums of compressed vectors. Every contributor compresses its part of each chunk once and sends it to the chunk's owner; the owner
+// adds the parts in the order of a tree over the contributors, and where everybody gets the whole sum compresses it once more. A
+// contributor is a member, or over several hosts a host, whose members have added first (compressed_hosts.go).
 
 // Compressor is one member's side of a compressed sum of one vector. How many bytes a chunk makes depends on its length alone,
 // and on nothing in which members could differ.
 type Compressor interface {
 	// Size is the number of bytes that n elements make this time.
 	Size(n int) int
-	// Send compresses elements [lo, hi) of the sum of own into dst.
-	Send(dst []byte, own [][]float32, lo, hi int) error
+	// Send compresses the sum of own, at least one vector, into dst: the elements from at on of what this member compresses (Compressing).
+	Send(dst []byte, own [][]float32, at int) error
 	// Receive writes what a member has sent to dst; what makes no sense is an error, of that member's unless it is an OwnError.
 	Receive(dst []float32, src []byte) error
 	// Return compresses the sum of this member's own chunk into dst.
@@ -33,7 +34,8 @@ func (e *OwnError) Error() string { return e.Err.Error() }
 func (e *OwnError) Unwrap() error { return e.Err }
 
 // PrepareAllReduceCompressed prepares the sum of own over all members, compressed by z, into dst on every member. red says how
-// many partial sums each member has; dst may be own[0]. Between hosts only is anything compressed, where the group has several.
+// many partial sums each member has; dst may be own[0]. Between hosts only is anything compressed, where the group has several: what
+// is z's says Hosting.Sum. own may be overwritten.
 func (g *Group) PrepareAllReduceCompressed(label string, red *Reduction, own [][]float32, dst []float32, z Compressor) (*Collective, error) {
 	chunks := Chunks(len(dst), g.Size(), ChunkAlign)
 	if err := g.checkTree(red, chunks, own, len(dst)); err != nil {
@@ -41,14 +43,13 @@ func (g *Group) PrepareAllReduceCompressed(label string, red *Reduction, own [][
 	}
 	call := Call{Op: OpAllReduceTree, Element: Float32, Label: label, Bytes: 4 * int64(len(dst)), Detail: detail(red.digest, "compressed")}
 	if y := g.hosts; y != nil {
-		return y.prepareSum(g, call, red, own, dst, max(len(dst), 1), func(between *Reduction, sums [][]float32, mine []float32) (*Collective, error) {
-			return y.rail.PrepareAllReduceCompressed(label, between, sums, mine, z)
-		})
+		return y.prepareCompressed(g, call, red, own, dst, z)
 	}
-	return g.prepareCompressed(call, red, chunks, own, dst[chunks[g.self].Lo:chunks[g.self].Hi], dst, z), nil
+	return g.prepareCompressed(call, red, chunks, cutBy(chunks, own), dst[chunks[g.self].Lo:chunks[g.self].Hi], dst, z), nil
 }
 
-// PrepareReduceScatterCompressed prepares the same sum, of which each member gets its chunk, as it was added.
+// PrepareReduceScatterCompressed prepares the same sum, of which each member gets its chunk, as it was added. What is z's says
+// Hosting.Scatter.
 func (g *Group) PrepareReduceScatterCompressed(label string, red *Reduction, chunks []Range, own [][]float32, dst []float32, z Compressor) (*Collective, error) {
 	n := vectorLen(own, chunks)
 	if err := g.checkTree(red, chunks, own, n); err != nil {
@@ -58,43 +59,40 @@ func (g *Group) PrepareReduceScatterCompressed(label string, red *Reduction, chu
 		return nil, fmt.Errorf("the result has %d elements, this rank's chunk %d", len(dst), want)
 	}
 	call := Call{Op: OpReduceScatterTree, Element: Float32, Label: label, Bytes: 4 * int64(n), Detail: detail(red.digest, chunks, "compressed")}
-	return g.prepareCompressed(call, red, chunks, own, dst, nil, z), nil
-}
-
-// Compressing says what a member compresses of a vector of n elements in PrepareAllReduceCompressed: a part of it, as one of
-// several contributors of that part, whose sum it returns for a chunk of the part.
-type Compressing struct {
-	Part                      Range
-	Contributor, Contributors int
-	Chunk                     Range // of the vector
-}
-
-// Compressing returns what this member compresses of a vector of n elements.
-func (g *Group) Compressing(n int) Compressing {
-	c := Compressing{Part: Range{0, n}, Contributor: g.self, Contributors: g.Size()}
 	if y := g.hosts; y != nil {
-		c.Part = Chunks(n, y.each, ChunkAlign)[y.host.self]
-		c.Contributor, c.Contributors = y.rail.self, y.hosts
+		return y.prepareScatterCompressed(g, call, red, chunks, own, dst, z)
 	}
-	c.Chunk = Chunks(c.Part.Len(), c.Contributors, ChunkAlign)[c.Contributor]
-	c.Chunk = Range{c.Part.Lo + c.Chunk.Lo, c.Part.Lo + c.Chunk.Hi}
-	return c
+	return g.prepareCompressed(call, red, chunks, cutBy(chunks, own), dst, nil, z), nil
+}
+
+// cutBy returns what own has of each chunk.
+func cutBy(chunks []Range, own [][]float32) [][][]float32 {
+	parts := make([][][]float32, len(chunks))
+	for m, c := range chunks {
+		for _, o := range own {
+			parts[m] = append(parts[m], o[c.Lo:c.Hi])
+		}
+	}
+	return parts
 }
 
 // compressed is one compressed sum.
 type compressed struct {
 	g      *Group
 	z      Compressor
-	chunks []Range
-	own    [][]float32
-	mine   []float32 // the sum of this member's chunk
-	all    []float32 // the whole sum, or nil
+	chunks []Range       // of what is compressed
+	own    [][][]float32 // of each chunk, what this member adds to it
+	mine   []float32     // the sum of this member's chunk
+	all    []float32     // the whole sum, or nil
 
 	givers []int // members that have partial sums, ascending
 	gives  bool  // this one has
 	out    pieces64
 	in     pieces64
 	stack  [][]float32
+
+	// Made once, since they would be allocated each time.
+	outOf, inOf, result parts
 }
 
 // pieces64 is a buffer with a part for each member, each at a multiple of 64 bytes.
@@ -117,13 +115,15 @@ func (p *pieces64) lay(members int, sizes func(m int) int) {
 
 func (p *pieces64) of(m int) []byte { return p.buf[p.parts[m].Lo:p.parts[m].Hi] }
 
-func (g *Group) prepareCompressed(call Call, red *Reduction, chunks []Range, own [][]float32, mine, all []float32, z Compressor) *Collective {
-	k := &compressed{g: g, z: z, chunks: chunks, own: own, mine: mine, all: all, gives: len(own) > 0}
+func (g *Group) prepareCompressed(call Call, red *Reduction, chunks []Range, own [][][]float32, mine, all []float32, z Compressor) *Collective {
+	k := &compressed{g: g, z: z, chunks: chunks, own: own, mine: mine, all: all, gives: len(red.Nodes(g.self)) > 0}
 	for m := range chunks {
 		if len(red.Nodes(m)) > 0 {
 			k.givers = append(k.givers, m)
 		}
 	}
+	k.outOf, k.inOf = k.out.of, k.in.of
+	k.result = func(int) []byte { return k.in.of(g.self) }
 	return g.prepareExchange(call, k.run)
 }
 
@@ -143,12 +143,12 @@ func (k *compressed) run(x exchange) error {
 	})
 	if k.gives {
 		for m, c := range k.chunks {
-			if err := k.z.Send(k.out.of(m), k.own, c.Lo, c.Hi); err != nil {
+			if err := k.z.Send(k.out.of(m), k.own[m], c.Lo); err != nil {
 				return err
 			}
 		}
 	}
-	if err := x(0, k.out.of, k.in.of); err != nil {
+	if err := x(0, k.outOf, k.inOf); err != nil {
 		return err
 	}
 	if err := k.add(Tree{len(k.givers)}.Root(), k.mine, 0); err != nil {
@@ -161,8 +161,7 @@ func (k *compressed) run(x exchange) error {
 	if err := k.z.Return(k.in.of(self), k.mine); err != nil {
 		return err
 	}
-	err := x(1, func(int) []byte { return k.in.of(self) }, k.in.of)
-	if err != nil {
+	if err := x(1, k.result, k.inOf); err != nil {
 		return err
 	}
 	for m, c := range k.chunks {
@@ -212,28 +211,58 @@ func (k *compressed) receive(m int, dst []float32, src []byte) error {
 	return nil
 }
 
-// PrepareSums prepares a collective that consists of several sums over the members, with computation between them that every
-// member does alike. sum adds a vector in place, which must have one length on all members, in the order of the tree with one
-// lane per member.
-func (g *Group) PrepareSums(label string, body func(sum func([]float32) error) error) *Collective {
-	var contributions, stack [][]float32
-	return g.prepareExchange(Call{Op: OpAllReduceTree, Element: Float32, Label: label, Bytes: -1, Detail: detail("sums")}, func(x exchange) error {
-		phase := 0
-		return body(func(v []float32) error {
-			chunks := Chunks(len(v), g.Size(), ChunkAlign)
-			mine := v[chunks[g.self].Lo:chunks[g.self].Hi]
-			contributions = sized(contributions, g.Size(), len(mine))
-			stack = sized(stack, g.Size(), len(mine))
-			of := func(m int) []byte { return bytesOf(v[chunks[m].Lo:chunks[m].Hi]) }
-			if err := x(phase, of, func(m int) []byte { return bytesOf(contributions[m]) }); err != nil {
-				return err
-			}
-			copy(contributions[g.self], mine)
-			addTree(Tree{g.Size()}.Root(), contributions, mine, stack)
-			phase += 2
-			return x(phase-1, func(int) []byte { return bytesOf(mine) }, of)
-		})
-	})
+// PrepareSums prepares a collective that consists of several sums over the contributors, with computation between them that every
+// member does alike. What contributors have is own, whose sums over the lanes of red body gets: this member's, or over several hosts
+// what its host has added, the same on all its members; own is then overwritten. sum adds a vector in place, which must have one length
+// on all members and one place in memory each time, in the order of the tree with one lane per contributor.
+func (g *Group) PrepareSums(label string, red *Reduction, own [][]float32, body func(own [][]float32, sum func([]float32) error) error) (*Collective, error) {
+	if len(own) == 0 {
+		return nil, errors.New("every member of a collective of several sums needs a part of its own, and this rank has none")
+	}
+	n := len(own[0])
+	if err := g.checkTree(red, Chunks(n, g.Size(), ChunkAlign), own, n); err != nil {
+		return nil, err
+	}
+	call := Call{Op: OpAllReduceTree, Element: Float32, Label: label, Bytes: 4 * int64(n), Detail: detail(red.digest, "sums")}
+	if y := g.hosts; y != nil {
+		return y.prepareSums(g, call, red, own, body)
+	}
+	s := &sums{g: g}
+	s.of = func(m int) []byte { return bytesOf(s.v[s.chunks[m].Lo:s.chunks[m].Hi]) }
+	s.mine = func(int) []byte { return s.of(g.self) }
+	s.theirs = func(m int) []byte { return bytesOf(s.contributions[m]) }
+	sum := s.sum
+	return g.prepareExchange(call, func(x exchange) error {
+		s.x, s.phase = x, 0
+		return body(own, sum)
+	}), nil
+}
+
+// sums are the sums of one prepared collective, over all members at once.
+type sums struct {
+	g                    *Group
+	x                    exchange
+	phase                int
+	v                    []float32
+	chunks               []Range
+	contributions, stack [][]float32
+	of, mine, theirs     parts
+}
+
+func (s *sums) sum(v []float32) error {
+	g := s.g
+	s.v, s.chunks = v, chunksInto(s.chunks[:0], len(v), g.Size(), ChunkAlign)
+	c := s.chunks[g.self]
+	mine := v[c.Lo:c.Hi]
+	s.contributions = sized(s.contributions, g.Size(), len(mine))
+	s.stack = sized(s.stack, g.Size(), len(mine))
+	if err := s.x(s.phase, s.of, s.theirs); err != nil {
+		return err
+	}
+	copy(s.contributions[g.self], mine)
+	addTree(Tree{g.Size()}.Root(), s.contributions, mine, s.stack)
+	s.phase += 2
+	return s.x(s.phase-1, s.mine, s.of)
 }
 
 // addTree makes dst the sum of a node's vectors.

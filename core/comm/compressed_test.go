@@ -38,11 +38,11 @@ func TestCompressedHierarchy(t *testing.T) {
 		if g.hosts == nil {
 			return errors.New("the group has no hosts")
 		}
-		at := g.Compressing(n)
-		if at.Contributors != hosts || at.Contributor != g.Rank()/each || at.Part.Len() != n/each || at.Chunk.Len() != n/each/hosts {
+		at := g.Hosting().Sum(n)
+		if at.Contributors != hosts || at.Contributor != g.Rank()/each || at.Len() != n/each || at.Chunk.Len() != n/each/hosts {
 			return fmt.Errorf("member %d compresses %+v", g.Rank(), at)
 		}
-		s := compress.NewStream(compress.Config{Kind: compress.Int8, Block: 64}, at.Part.Len(), at.Chunk.Len())
+		s := compress.NewStream(compress.Config{Kind: compress.Int8, Block: 64}, at.Len(), at.Chunk.Len())
 		own, dst := runFold(red.Fold(g.Rank()), values), make([]float32, n)
 		c, err := g.PrepareAllReduceCompressed("gradient", red, own, dst, s)
 		if err != nil {
@@ -76,8 +76,8 @@ func TestCompressedHierarchy(t *testing.T) {
 // liar sends what no codec makes.
 type liar struct{ *compress.Stream }
 
-func (l liar) Send(dst []byte, own [][]float32, lo, hi int) error {
-	err := l.Stream.Send(dst, own, lo, hi)
+func (l liar) Send(dst []byte, own [][]float32, at int) error {
+	err := l.Stream.Send(dst, own, at)
 	for i := range dst {
 		dst[i] = 0xff
 	}

@@ -138,16 +138,6 @@ const hierarchySegment = 4
 // follow each other through the three phases: while one crosses between hosts, the next is added and the last is gathered.
 func (y *hierarchy) prepareTree(g *Group, call Call, red *Reduction, own [][]float32, dst []float32) (*Collective, error) {
 	length := max(pieceFloats(g.opt.PieceBytes)*hierarchySegment, ChunkAlign*y.each)
-	return y.prepareSum(g, call, red, own, dst, length, func(between *Reduction, sums [][]float32, mine []float32) (*Collective, error) {
-		return y.rail.PrepareAllReduceTree(call.Label, between, sums, mine)
-	})
-}
-
-// railSum prepares the sum between hosts of each host's sums over the lanes of its subtrees.
-type railSum func(between *Reduction, sums [][]float32, mine []float32) (*Collective, error)
-
-// prepareSum prepares that sum in segments of length elements, with rail as its part between hosts.
-func (y *hierarchy) prepareSum(g *Group, call Call, red *Reduction, own [][]float32, dst []float32, length int, rail railSum) (*Collective, error) {
 	between, inside, err := y.split(g, red)
 	if err != nil {
 		return nil, err
@@ -155,7 +145,7 @@ func (y *hierarchy) prepareSum(g *Group, call Call, red *Reduction, own [][]floa
 	p := &hierarchyPlan{}
 	for lo := 0; lo < len(dst) || lo == 0; lo += length {
 		part := Range{lo, min(lo+length, len(dst))}
-		s, err := y.prepareSegment(len(p.segments)%hierarchySegments, call.Label, inside, between, own, dst, part, rail)
+		s, err := y.prepareSegment(len(p.segments)%hierarchySegments, call.Label, inside, between, own, dst, part)
 		if err != nil {
 			return nil, err
 		}
@@ -189,7 +179,7 @@ func (y *hierarchy) split(g *Group, red *Reduction) (between *Reduction, inside 
 }
 
 // prepareSegment prepares the sum of a part of the vector.
-func (y *hierarchy) prepareSegment(slot int, label string, inside []*Reduction, between *Reduction, own [][]float32, dst []float32, part Range, rail railSum) (s hierarchyStep, err error) {
+func (y *hierarchy) prepareSegment(slot int, label string, inside []*Reduction, between *Reduction, own [][]float32, dst []float32, part Range) (s hierarchyStep, err error) {
 	dst = dst[part.Lo:part.Hi]
 	chunks := Chunks(len(dst), y.each, ChunkAlign)
 	mine := dst[chunks[y.host.self].Lo:chunks[y.host.self].Hi]
@@ -207,7 +197,7 @@ func (y *hierarchy) prepareSegment(slot int, label string, inside []*Reduction, 
 		}
 		s.add = append(s.add, c)
 	}
-	if s.cross, err = rail(between, sums, mine); err != nil {
+	if s.cross, err = y.rail.PrepareAllReduceTree(label, between, sums, mine); err != nil {
 		return s, err
 	}
 	s.gather = []*Collective{y.host.prepareGatherOf(Call{Element: Float32, Label: label}, inBytes(chunks, 4), bytesOf(dst))}
@@ -217,17 +207,22 @@ func (y *hierarchy) prepareSegment(slot int, label string, inside []*Reduction, 
 // sums returns memory for the sums of a host's subtrees in a segment, which all collectives of the group share: they run one
 // after another.
 func (y *hierarchy) sums(slot, count, n int) [][]float32 {
-	for len(y.memory[slot]) < count {
-		y.memory[slot] = append(y.memory[slot], nil)
-	}
 	out := make([][]float32, count)
 	for i := range out {
-		if len(y.memory[slot][i]) < n {
-			y.memory[slot][i] = make([]float32, n)
-		}
-		out[i] = y.memory[slot][i][:n]
+		out[i] = y.sum(slot, i, n)
 	}
 	return out
+}
+
+// sum returns that of subtree i.
+func (y *hierarchy) sum(slot, i, n int) []float32 {
+	for len(y.memory[slot]) <= i {
+		y.memory[slot] = append(y.memory[slot], nil)
+	}
+	if len(y.memory[slot][i]) < n {
+		y.memory[slot][i] = make([]float32, n)
+	}
+	return y.memory[slot][i][:n]
 }
 
 // hierarchyPlan is one prepared sum.

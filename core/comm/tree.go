@@ -59,10 +59,12 @@ func (t Tree) IsNode(r Range) bool {
 func Assign(lanes, ranks int) []Range {
 	out := make([]Range, ranks)
 	for r := range out {
-		out[r] = Range{r * lanes / ranks, (r + 1) * lanes / ranks}
+		out[r] = assigned(lanes, ranks, r)
 	}
 	return out
 }
+
+func assigned(lanes, ranks, r int) Range { return Range{r * lanes / ranks, (r + 1) * lanes / ranks} }
 
 // MaximalSubtrees returns, in ascending order, the largest nodes of the tree over lanes that lie inside [lo, hi). An
 // aligned range is one node; any range is at most about 2·log2(lanes).
@@ -137,10 +139,15 @@ func NewFold(lanes, lo, hi int) Fold {
 // are equal where n divides evenly by ranks·align, and differ by at most one unit of align otherwise; some are empty
 // where n is small.
 func Chunks(n, ranks, align int) []Range {
+	return chunksInto(make([]Range, 0, ranks), n, ranks, align)
+}
+
+// chunksInto appends the chunks to a list.
+func chunksInto(out []Range, n, ranks, align int) []Range {
 	units := (n + align - 1) / align
-	out := Assign(units, ranks)
-	for r := range out {
-		out[r] = Range{min(out[r].Lo*align, n), min(out[r].Hi*align, n)}
+	for r := range ranks {
+		c := assigned(units, ranks, r)
+		out = append(out, Range{min(c.Lo*align, n), min(c.Hi*align, n)})
 	}
 	return out
 }

@@ -43,7 +43,7 @@ func TestForeign(t *testing.T) {
 	buf, got := make([]byte, 7), make([]float32, 6)
 	g := []float32{1, 2, 9, 9, 3, 4} // what a sum left in the gap
 	for step := range 2 {
-		must(t, s.Send(buf, [][]float32{g}, 0, 6))
+		must(t, s.Send(buf, [][]float32{g}, 0))
 		must(t, s.Receive(got, buf))
 		if want := []float32{.5, .5, .5, .5, .5, .5}; !slices.Equal(got, want) {
 			t.Errorf("step %d: %v arrived, want %v", step, got, want)
@@ -63,7 +63,7 @@ func TestForeignNotFinite(t *testing.T) {
 	s := NewForeign(Config{Kind: Foreign, External: halving{}, Transactional: true}, halving{errors.New("it was asked")}, 3, 0, 0, nil)
 	s.Begin(0, 1)
 	buf, got := make([]byte, 4), make([]float32, 3)
-	must(t, s.Send(buf, [][]float32{{1, float32(math.Inf(1)), 2}}, 0, 3))
+	must(t, s.Send(buf, [][]float32{{1, float32(math.Inf(1)), 2}}, 0))
 	must(t, s.Receive(got, buf))
 	for _, v := range got {
 		if v == v {
@@ -73,11 +73,11 @@ func TestForeignNotFinite(t *testing.T) {
 	if !slices.Equal(s.Rest(), make([]float32, 3)) {
 		t.Errorf("a step that was not taken left %v", s.Rest())
 	}
-	if err := s.Send(buf, [][]float32{{1, 1, 1}}, 0, 3); err != nil {
+	if err := s.Send(buf, [][]float32{{1, 1, 1}}, 0); err != nil {
 		t.Errorf("%v", err) // the work of this step still holds the infinity
 	}
 	s.Begin(0, 1)
-	if err := s.Send(buf, [][]float32{{1, 1, 1}}, 0, 3); err == nil {
+	if err := s.Send(buf, [][]float32{{1, 1, 1}}, 0); err == nil {
 		t.Error("a method's error was lost")
 	}
 	for _, bad := range [][]byte{nil, {1, 2}, {0, 1, 1, 1}, {7, 1, 1, 1}} {

@@ -106,18 +106,19 @@ func (s *Stream) Commit() {
 // Size is the number of bytes that n elements make in this step.
 func (s *Stream) Size(n int) int { return s.cfg.Size(n, s.update) }
 
-// Send compresses elements [lo, hi) of the sum of own into dst, which has their Size.
-func (s *Stream) Send(dst []byte, own [][]float32, lo, hi int) error {
-	rest := s.rest.work[lo:hi]
+// Send compresses the sum of own, which are elements from at on of the vector, into dst, which has their Size.
+func (s *Stream) Send(dst []byte, own [][]float32, at int) error {
+	n := len(own[0])
+	rest := s.rest.work[at:][:n]
 	factor := s.inverse
 	if s.cfg.Kind != DGC {
 		for _, g := range own {
-			addScaled(rest, g[lo:hi], factor)
+			addScaled(rest, g, factor)
 		}
-		return s.encode(dst, rest, s.gaps, lo)
+		return s.encode(dst, rest, s.gaps, at)
 	}
-	u := s.momentum.work[lo:hi]
-	s.accelerate(u, rest, own, lo, hi, factor)
+	u := s.momentum.work[at:][:n]
+	s.accelerate(u, rest, own, factor)
 	if err := s.codec.encode(dst, rest); err != nil {
 		return err
 	}
@@ -145,19 +146,19 @@ func fill(x []float32, gaps [][2]int, lo int) {
 }
 
 // accelerate adds the gradient to the momentum u, and the momentum to v.
-func (s *Stream) accelerate(u, v []float32, own [][]float32, lo, hi int, factor float32) {
+func (s *Stream) accelerate(u, v []float32, own [][]float32, factor float32) {
 	m := float32(s.cfg.Momentum)
 	if !s.cfg.Nesterov {
 		vec.Scale(u, u, m)
 		for _, g := range own {
-			addScaled(u, g[lo:hi], factor)
+			addScaled(u, g, factor)
 		}
 		vec.AddTo(v, u)
 		return
 	}
 	for _, g := range own {
-		addScaled(u, g[lo:hi], factor)
-		addScaled(v, g[lo:hi], factor)
+		addScaled(u, g, factor)
+		addScaled(v, g, factor)
 	}
 	vec.Scale(u, u, m)
 	vec.AddTo(v, u)
@@ -185,7 +186,7 @@ func (s *Stream) Absorb(own []float32) {
 	factor := s.inverse
 	rest := s.rest.work
 	if s.cfg.Kind == DGC {
-		s.accelerate(s.momentum.work, rest, [][]float32{own}, 0, len(own), factor)
+		s.accelerate(s.momentum.work, rest, [][]float32{own}, factor)
 	} else {
 		addScaled(rest, own, factor)
 	}

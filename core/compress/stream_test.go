@@ -23,7 +23,7 @@ func TestNothingIsLost(t *testing.T) {
 				total[i] += (float64(a[i]) + float64(b[i])) / scale
 			}
 			buf := make([]byte, s.Size(n))
-			must(t, s.Send(buf, [][]float32{a, b}, 0, n))
+			must(t, s.Send(buf, [][]float32{a, b}, 0))
 			if err := s.Receive(v, buf); err != nil {
 				t.Fatal(err)
 			}
@@ -62,7 +62,7 @@ func TestASkippedStepLeavesNoTrace(t *testing.T) {
 				g[3] = float32(math.Inf(1))
 			}
 			buf, v := make([]byte, s.Size(n)), make([]float32, n)
-			must(t, s.Send(buf, [][]float32{g}, 0, n))
+			must(t, s.Send(buf, [][]float32{g}, 0))
 			if err := s.Receive(v, buf); err != nil {
 				t.Fatal(err)
 			}
@@ -95,7 +95,7 @@ func TestDGCByHand(t *testing.T) {
 			g := []float32{1, float32(step), -2, 0.5}
 			s.Begin(step, 2)
 			buf, got := make([]byte, s.Size(4)), make([]float32, 4)
-			must(t, s.Send(buf, [][]float32{g}, 0, 4))
+			must(t, s.Send(buf, [][]float32{g}, 0))
 			if err := s.Receive(got, buf); err != nil {
 				t.Fatal(err)
 			}

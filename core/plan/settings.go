@@ -23,6 +23,8 @@ const HyperLen = 8
 type Settings struct {
 	// World is the number of data-parallel ranks, Rank the one that the plan is for.
 	World, Rank int
+	// PerHost is how many neighbouring ranks of each host add gradients before they are compressed (comm.Hosting); 0 and 1: none do.
+	PerHost int
 	// MicroBatches of one step, in the whole world, are cut into Lanes contiguous lanes.
 	Lanes, MicroBatches int
 	// GlobalBatch and MicroBatch are the samples of a step and of a micro-batch. They only serve the

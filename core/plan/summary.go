@@ -36,6 +36,8 @@ type Summary struct {
 	// step: 2(N-1)/N of it where its lanes are one aligned range, more where they fall into several subtrees or where each
 	// finished lane leaves for its owners. GatherSentBytes is the part of it that completes parameters.
 	GradientBytes, SentBytes, GatherSentBytes int64
+	// CrossingBytes is the part of SentBytes that leaves the host, where hosts add before gradients are compressed, else 0.
+	CrossingBytes int64
 	// Subtrees is how many partial sums this rank sends for each bucket.
 	Subtrees int
 	// MicroBatches of this rank in a step, and of the busiest rank.
@@ -53,7 +55,8 @@ type Summary struct {
 	passing                      bool
 	compressed                   string                 // how, or ""
 	algorithms                   map[comm.Algorithm]int // outside the canonical order, how many buckets each sums over connections
-	denseBytes                   int64                  // what would be sent of gradients without it
+	denseBytes                   int64                  // what would be sent of gradients without it, where it is compressed
+	insideBytes                  int64                  // what is sent of them as it is, to ranks of the same host
 }
 
 // Summary computes the plan's figures.
@@ -114,34 +117,54 @@ func (s *Summary) communication(p *Plan) {
 		s.dense(p, b)
 	}
 	if p.Settings.Compress.Active() {
-		s.denseBytes, s.SentBytes, s.StagingBytes = s.SentBytes, exact.SentBytes, exact.StagingBytes
+		s.denseBytes, s.SentBytes, s.StagingBytes = exact.SentBytes, exact.SentBytes, exact.StagingBytes
 		s.compression(p)
+		s.CrossingBytes = s.SentBytes
+		s.SentBytes += s.insideBytes
 	}
-	gathers := func(segment string) (bytes int64) {
+	gathers := func(segment string) (bytes, crossing int64) {
 		for i := range p.Segments[segment].Instrs {
 			if in := &p.Segments[segment].Instrs[i]; in.Kind == device.Start && in.Collective == AllGather {
 				u := p.Units[in.Bucket]
-				switch in.Group {
-				case ShardGroup:
+				switch hybrid := p.Settings.Hybrid(); {
+				case hybrid && in.Group == ShardGroup:
 					bytes += int64(len(p.Settings.ShardRanks())-1) * p.vector(u, u.Held.Len()).Bytes()
-				case ReplicaGroup:
+				case hybrid && in.Group == ReplicaGroup:
 					bytes += int64(len(p.Settings.ReplicaRanks())-1) * p.vector(u, u.Chunks[rank].Len()).Bytes()
 				default:
-					bytes += int64(p.Settings.World-1) * p.vector(u, u.Chunks[rank].Len()).Bytes()
+					all, between := p.gathered(u)
+					bytes, crossing = bytes+all*p.vector(u, 1).Bytes(), crossing+between*p.vector(u, 1).Bytes()
 				}
 			}
 		}
-		return bytes
+		return bytes, crossing
 	}
 	runs := 0
 	for _, r := range p.Rounds {
 		runs += r.Runs
 	}
-	s.GatherSentBytes = gathers(SegmentUpdate) + int64(runs)*gathers(SegmentMicro)
+	once, crossed := gathers(SegmentUpdate)
+	each, crossing := gathers(SegmentMicro)
+	s.GatherSentBytes = once + int64(runs)*each
 	s.SentBytes += s.GatherSentBytes
+	if s.CrossingBytes += crossed + int64(runs)*crossing; p.Settings.PerHost <= 1 || !p.Settings.Compress.Active() {
+		s.CrossingBytes = 0
+	}
 	for _, l := range p.lowered {
 		s.GatheredBytes = max(s.GatheredBytes, l.gatherBytes)
 	}
+}
+
+// gathered is how many elements this rank sends to complete a unit: its chunk to every other host, and to the others of its own host
+// whatever comes to the ranks at its place.
+func (p *Plan) gathered(u *Unit) (all, between int64) {
+	h := p.Settings.Hosting()
+	between = int64((h.Hosts() - 1) * u.Chunks[h.Rank].Len())
+	all = between
+	for host := range h.Hosts() {
+		all += int64((h.Each - 1) * u.Chunks[host*h.Each+h.Place()].Len())
+	}
+	return all, between
 }
 
 // dense counts a bucket that is not compressed.
@@ -314,8 +337,13 @@ func (s Summary) String() string {
 func (s Summary) price() string {
 	switch {
 	case s.compressed != "":
-		return fmt.Sprintf("compressed by %s to %s (%.1f%% of what it would be)%s", s.compressed, bytesString(s.SentBytes-s.GatherSentBytes),
-			100*float64(s.SentBytes-s.GatherSentBytes)/float64(s.denseBytes), s.completed())
+		inside, between := "", ""
+		if s.insideBytes > 0 {
+			inside, between = fmt.Sprintf("added among the ranks of a host with %s, ", bytesString(s.insideBytes)), " between hosts"
+		}
+		sent := s.SentBytes - s.GatherSentBytes - s.insideBytes
+		return fmt.Sprintf("%scompressed%s by %s to %s (%.1f%% of what it would be)%s", inside, between, s.compressed, bytesString(sent),
+			100*float64(sent)/float64(s.denseBytes), s.completed())
 	case s.algorithms != nil:
 		return fmt.Sprintf("over connections by %s of them (%.2f times the gradient)%s", s.way(), float64(s.SentBytes-s.GatherSentBytes)/float64(s.GradientBytes), s.completed())
 	case s.rounds > 1:

@@ -37,8 +37,6 @@ func (s *Spec) compressible() error {
 		return fmt.Errorf("%s with reduce_dtype = %q: compressed gradients are added in float32 by their owners; use one of the two", name, s.Reduce)
 	}
 	switch {
-	case c.Kind == compress.PowerSGD && s.Mesh.Reduction == comm.Hierarchical.String():
-		return fmt.Errorf("compress.powersgd with parallel.mesh(reduction = %q): its factors, which are small, are summed over all ranks at once; leave reduction away", s.Mesh.Reduction)
 	case c.Kind == compress.PowerSGD && s.Mesh.Zero >= 2:
 		return fmt.Errorf("compress.powersgd with parallel.mesh(zero = %d): it adds factors of whole matrices on every rank, and gradients that are sharded are whole on none; use zero = 1 or 0, or compress.int8()", s.Mesh.Zero)
 	case c.Kind == compress.DGC && s.Mesh.Zero >= 2:
@@ -121,10 +119,11 @@ type lossyBucket struct {
 	empty  [][2]int    // the elements of the bucket that belong to no gradient
 	own    [][]float32 // this rank's sums over its subtrees of lanes
 	at     comm.Compressing
+	stored comm.Range // of what at.Parts make up, what a checkpoint has from this rank: ranks of a host may hold the same
 	state  lossyState
 	stream *compress.Stream // one of the two is nil
 	factor *compress.Factors
-	// total is where the sum of the chunk at.Chunk is after a step.
+	// total is where the sum of at.Chunk is after a step.
 	total []float32
 }
 
@@ -176,17 +175,13 @@ func newCompression(env *Env, p *plan.Plan, grads []device.Arena, weight func() 
 		}
 		n := len(k.own[0])
 		k.empty = k.gaps(comm.Range{Hi: n})
-		whole := comm.Range{Hi: n}
-		k.at = comm.Compressing{Part: whole, Contributor: env.Rank, Contributors: env.World, Chunk: whole}
+		k.at = p.Compressing(b)
+		k.stored = comm.Range{Hi: k.at.Len()}
 		owned := 0
-		switch {
-		case env.World == 1:
-		case b.Unit >= 0:
-			k.at.Chunk = p.Units[b.Unit].Chunks[env.Rank]
+		switch h := p.Settings.Hosting(); {
 		case z.cfg.Kind == compress.PowerSGD:
-			k.at.Chunk = comm.Chunks(n, env.World, comm.ChunkAlign)[env.Rank]
-		default:
-			k.at = env.Group.Compressing(n)
+			k.stored = comm.Chunks(n, h.Each, comm.ChunkAlign)[h.Place()]
+		case b.Unit < 0 && env.World > 1:
 			owned = k.at.Chunk.Len()
 		}
 		k.total = k.own[0][k.at.Chunk.Lo:k.at.Chunk.Hi]
@@ -195,10 +190,10 @@ func newCompression(env *Env, p *plan.Plan, grads []device.Arena, weight func() 
 			k.factor = compress.NewFactors(z.cfg, n, p.Matrices(b))
 			k.state = k.factor
 		case z.cfg.Kind == compress.Foreign:
-			k.stream = compress.NewForeign(z.cfg, z.coder, k.at.Part.Len(), owned, k.at.Chunk.Lo-k.at.Part.Lo, k.gaps(k.at.Part))
+			k.stream = compress.NewForeign(z.cfg, z.coder, k.at.Len(), owned, k.at.At(), k.gaps(k.at.Parts...))
 			k.state = k.stream
 		default:
-			k.stream = compress.NewStream(z.cfg, k.at.Part.Len(), owned)
+			k.stream = compress.NewStream(z.cfg, k.at.Len(), owned)
 			k.state = k.stream
 		}
 		z.buckets = append(z.buckets, k)
@@ -212,9 +207,9 @@ type weighing struct {
 	z *compression
 }
 
-func (w weighing) Send(dst []byte, own [][]float32, lo, hi int) error {
+func (w weighing) Send(dst []byte, own [][]float32, at int) error {
 	w.z.divide()
-	return w.Stream.Send(dst, own, lo, hi)
+	return w.Stream.Send(dst, own, at)
 }
 
 // divide makes the gradient a mean, once the weights are here.
@@ -239,6 +234,9 @@ func (z *compression) divideBy(by float64) {
 		z.buckets[i].state.Divide(by)
 	}
 }
+
+// hosted reports whether ranks of a host add before anything is compressed.
+func (z *compression) hosted() bool { return z.buckets[0].at.Contributors < z.env.World }
 
 // takes reports whether a bucket's gradient is compressed.
 func (z *compression) takes(bucket int) bool { return z != nil && z.of[bucket] >= 0 }
@@ -266,10 +264,11 @@ func (z *compression) sum(g *comm.Group, b plan.Bucket, parts bucketParts) prepa
 	return func(label string, red *comm.Reduction, chunks []comm.Range, own [][]float32, dst []float32) (*comm.Collective, error) {
 		switch {
 		case k.factor != nil:
-			return g.PrepareSums(label, func(sum func([]float32) error) error {
+			dst := own[0]
+			return g.PrepareSums(label, red, own, func(own [][]float32, sum func([]float32) error) error {
 				z.divide()
-				return k.factor.Sum(own, own[0], sum)
-			}), nil
+				return k.factor.Sum(own, dst, sum)
+			})
 		case chunks == nil:
 			return g.PrepareAllReduceCompressed(label, red, own, dst, weighing{k.stream, z})
 		}
@@ -315,7 +314,7 @@ func (z *compression) takeBack() {
 	for i := range z.buckets {
 		k := &z.buckets[i]
 		if z.env.World > 1 {
-			k.state.Restore(k.total, k.at.Chunk.Lo-k.at.Part.Lo)
+			k.state.Restore(k.total, k.at.At())
 		}
 	}
 	z.commit()
@@ -345,19 +344,23 @@ func (k *lossyBucket) clearGaps() {
 	}
 }
 
-// gaps lists the elements of a part of a bucket that belong to no gradient, counted from the part's first.
-func (k *lossyBucket) gaps(part comm.Range) (out [][2]int) {
-	at := 0
-	gap := func(lo, hi int) {
-		if lo, hi = max(lo, part.Lo), min(hi, part.Hi); lo < hi {
-			out = append(out, [2]int{lo - part.Lo, hi - part.Lo})
+// gaps lists the elements of parts of a bucket that belong to no gradient, counted through the parts one behind the other.
+func (k *lossyBucket) gaps(parts ...comm.Range) (out [][2]int) {
+	from := 0 // where the part begins in that count
+	for _, part := range parts {
+		gap := func(lo, hi int) {
+			if lo, hi = max(lo, part.Lo), min(hi, part.Hi); lo < hi {
+				out = append(out, [2]int{from + lo - part.Lo, from + hi - part.Lo})
+			}
 		}
+		at := 0
+		for _, g := range k.grads {
+			gap(at, g.At)
+			at = g.At + g.Size
+		}
+		gap(at, part.Hi)
+		from += part.Len()
 	}
-	for _, g := range k.grads {
-		gap(at, g.At)
-		at = g.At + g.Size
-	}
-	gap(at, part.Hi)
 	return out
 }
 

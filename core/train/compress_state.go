@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"starling/core/checkpoint"
+	"starling/core/comm"
 	"starling/core/plan"
 	"starling/core/tensor"
 	"starling/sdk/vec"
@@ -16,17 +17,38 @@ type piece struct {
 	data []float32
 }
 
-// pieces cuts state of elements [at, at+len) of a bucket's vector by gradient.
-func (k *lossyBucket) pieces(state []float32, at int) []piece {
+// pieces cuts state of parts of a bucket's vector, one behind the other, by gradient. No state has no pieces.
+func (k *lossyBucket) pieces(state []float32, parts ...comm.Range) []piece {
 	var out []piece
-	for _, g := range k.grads {
-		lo, hi := max(g.At, at), min(g.At+g.Size, at+len(state))
-		if lo < hi {
-			out = append(out, piece{g, lo - g.At, state[lo-at : hi-at]})
+	for _, part := range parts {
+		if len(state) == 0 {
+			break
 		}
+		for _, g := range k.grads {
+			lo, hi := max(g.At, part.Lo), min(g.At+g.Size, part.Hi)
+			if lo < hi {
+				out = append(out, piece{g, lo - g.At, state[lo-part.Lo : hi-part.Lo]})
+			}
+		}
+		state = state[part.Len():]
 	}
 	return out
 }
+
+// rest cuts all that this rank's contributor has not sent, and kept the part of it that this rank stores.
+func (k *lossyBucket) rest() []piece { return k.pieces(k.state.Rest(), k.at.Parts...) }
+
+func (k *lossyBucket) kept() []piece {
+	if k.factor == nil {
+		return k.rest()
+	}
+	return k.pieces(k.state.Rest()[k.stored.Lo:k.stored.Hi], k.stored) // of the whole vector
+}
+
+func (k *lossyBucket) momentum() []piece { return k.pieces(k.stream.Momentum(), k.at.Parts...) }
+
+// owned cuts what was not returned of the sum of this rank's chunk.
+func (k *lossyBucket) owned() []piece { return k.pieces(k.stream.Owned(), k.at.Chunk) }
 
 // name is that of a piece's tensor in checkpoints; of is a contributor, or "sum".
 func (p piece) name(kind string, of any) string {
@@ -55,7 +77,7 @@ func (z *compression) tensors() []checkpoint.Tensor {
 	}
 	for i := range z.buckets {
 		k := &z.buckets[i]
-		for _, p := range k.pieces(k.state.Rest(), k.at.Part.Lo) {
+		for _, p := range k.kept() {
 			add(p, keptResidual, k.at.Contributor)
 		}
 		if k.factor != nil {
@@ -66,10 +88,10 @@ func (z *compression) tensors() []checkpoint.Tensor {
 			}
 			continue
 		}
-		for _, p := range k.pieces(k.stream.Momentum(), k.at.Part.Lo) {
+		for _, p := range k.momentum() {
 			add(p, keptMomentum, k.at.Contributor)
 		}
-		for _, p := range k.pieces(k.stream.Owned(), k.at.Chunk.Lo) {
+		for _, p := range k.owned() {
 			add(p, keptResidual, "sum")
 		}
 	}
@@ -97,7 +119,7 @@ func (z *compression) load(c *checkpoint.Checkpoint) error {
 	}
 	for i := range z.buckets {
 		k := &z.buckets[i]
-		for _, p := range k.pieces(k.state.Rest(), k.at.Part.Lo) {
+		for _, p := range k.rest() {
 			if err := k.loadShared(c, p, keptResidual); err != nil {
 				return err
 			}
@@ -110,15 +132,15 @@ func (z *compression) load(c *checkpoint.Checkpoint) error {
 			}
 			continue
 		}
-		for _, p := range k.pieces(k.stream.Momentum(), k.at.Part.Lo) {
+		for _, p := range k.momentum() {
 			if err := k.loadShared(c, p, keptMomentum); err != nil {
 				return err
 			}
 		}
-		owned := k.pieces(k.stream.Owned(), k.at.Chunk.Lo)
+		owned := k.owned()
 		alone := z.env.World == 1 || k.bucket.Unit >= 0 // nobody returns sums now
 		if alone && k.at.Contributor == 0 {
-			owned = k.pieces(k.state.Rest(), k.at.Part.Lo)
+			owned = k.rest()
 		}
 		for _, p := range owned {
 			if name := p.name(keptResidual, "sum"); holdsTensor(c, name) {

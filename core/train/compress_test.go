@@ -198,37 +198,25 @@ func TestResizingKeepsWhatIsNotSent(t *testing.T) {
 }
 
 // unsent loads a rank's state from a checkpoint and adds it up as the test does.
-func unsent(t *testing.T, w *cluster.Worker, c *checkpoint.Checkpoint, cfg compress.Config, ranks, stage int) (map[string]float64, error) {
-	dev, err := cpu.Open(cpu.Config{Threads: 1, Ranks: ranks})
-	if err != nil {
-		return nil, err
-	}
-	defer dev.Close()
-	s := testSpec(t)
-	compressed(s, cfg)
-	s.Mesh.Data, s.Mesh.Zero, s.Mesh.BucketMB = ranks, stage, 0.01 // other buckets, too
-	env := Env{Rank: w.Rank(), World: ranks, Device: dev, Threads: 1, Observe: func(Event) {}}
-	if ranks > 1 {
-		all := make([]int, ranks)
-		for i := range all {
-			all[i] = i
+func unsent(t *testing.T, w *cluster.Worker, c *checkpoint.Checkpoint, cfg compress.Config, ranks, stage int) (out map[string]float64, err error) {
+	err = withEngine(t, w, ranks, func(s *Spec) {
+		compressed(s, cfg)
+		s.Mesh.Zero, s.Mesh.BucketMB = stage, 0.01 // other buckets, too
+	}, func(e *engine) error {
+		if err := e.lossy.load(c); err != nil {
+			return err
 		}
-		if env.Group, err = comm.NewGroup(w.Transport(), "data", all, comm.Options{}); err != nil {
-			return nil, err
-		}
-		defer env.Group.Close()
-	}
-	e, err := newEngine(s, &env)
-	if err != nil {
-		return nil, err
-	}
-	defer e.close()
-	if err := e.lossy.load(c); err != nil {
-		return nil, err
-	}
+		out = e.lossy.kept()
+		return nil
+	})
+	return out, err
+}
+
+// kept adds up what this rank keeps, by kind, each element with a weight of its own.
+func (z *compression) kept() map[string]float64 {
 	out := map[string]float64{}
-	for i := range e.lossy.buckets {
-		k := &e.lossy.buckets[i]
+	for i := range z.buckets {
+		k := &z.buckets[i]
 		add := func(kind string, pieces []piece) {
 			for _, p := range pieces {
 				for i, x := range p.data {
@@ -236,13 +224,42 @@ func unsent(t *testing.T, w *cluster.Worker, c *checkpoint.Checkpoint, cfg compr
 				}
 			}
 		}
-		add(keptResidual, k.pieces(k.state.Rest(), k.at.Part.Lo))
+		add(keptResidual, k.kept())
 		if k.stream != nil {
-			add(keptResidual, k.pieces(k.stream.Owned(), k.at.Chunk.Lo))
-			add(keptMomentum, k.pieces(k.stream.Momentum(), k.at.Part.Lo))
+			add(keptResidual, k.owned())
+			add(keptMomentum, k.momentum())
 		}
 	}
-	return out, nil
+	return out
+}
+
+// withEngine makes the engine of a rank of a cluster in this process.
+func withEngine(t *testing.T, w *cluster.Worker, ranks int, change func(s *Spec), f func(e *engine) error) error {
+	dev, err := cpu.Open(cpu.Config{Threads: 1, Ranks: ranks})
+	if err != nil {
+		return err
+	}
+	defer dev.Close()
+	s := testSpec(t)
+	s.Mesh.Data = ranks
+	change(s)
+	env := Env{Rank: w.Rank(), World: ranks, Device: dev, Threads: 1, Observe: func(Event) {}}
+	if ranks > 1 {
+		all := make([]int, ranks)
+		for i := range all {
+			all[i] = i
+		}
+		if env.Group, err = comm.NewGroup(w.Transport(), "data", all, comm.Options{}); err != nil {
+			return err
+		}
+		defer env.Group.Close()
+	}
+	e, err := newEngine(s, &env)
+	if err != nil {
+		return err
+	}
+	defer e.close()
+	return f(e)
 }
 
 // What the plan says is sent is sent.

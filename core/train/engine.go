@@ -71,7 +71,11 @@ func newEngine(s *Spec, env *Env) (*engine, error) {
 			return nil, s.errorf("mesh", "%v", err)
 		}
 	}
-	p, err := Plan(s, env.World, env.Rank)
+	perHost := 1
+	if env.World > 1 {
+		perHost = env.Group.Hosting().Each
+	}
+	p, err := planOn(s, env.World, env.Rank, perHost)
 	if err != nil {
 		return nil, err
 	}

@@ -42,6 +42,27 @@ func (m Mesh) Canonical() bool {
 // hosts is compressed, which a direct sum has nothing of.
 func (m Mesh) ReductionCounts() bool { return !m.Canonical() || m.Compress.Active() && m.Flat() }
 
+// perHost is how many ranks each of the declared hosts has where sums go host by host, else 1. Ranks are given by host.
+func (m Mesh) perHost(world int) int {
+	count := map[string]int{}
+	for _, h := range m.Hosts {
+		count[h]++
+	}
+	each := 1
+	for _, n := range count {
+		each = n
+	}
+	if len(m.Hosts) != world || len(count) < 2 || each*len(count) != world || m.Flat() {
+		return 1
+	}
+	for _, n := range count {
+		if n != each {
+			return 1
+		}
+	}
+	return each
+}
+
 // Flat reports whether sums over several hosts are to be made at once (comm.Options.Flat).
 func (m Mesh) Flat() bool { return m.Reduction == comm.Direct.String() }
 
@@ -113,6 +134,9 @@ func reductionNote(m Mesh, buckets []exchange, lossy *compression) string {
 		way := b.way()
 		if lossy.takes(i) {
 			way = m.Compress.String()
+			if lossy.hosted() {
+				way = "between hosts " + way
+			}
 		}
 		count[way]++
 	}

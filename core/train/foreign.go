@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"time"
 
-	"starling/core/comm"
 	"starling/core/plan"
 	"starling/core/plugin"
 )
@@ -21,14 +20,7 @@ func (z *compression) openCoder(p *plan.Plan, timeout time.Duration) error {
 		if b.Buffers {
 			continue
 		}
-		var chunks []comm.Range
-		if b.Unit >= 0 {
-			chunks = p.Units[b.Unit].Chunks
-		} else {
-			at := z.env.Group.Compressing(b.Place.Shape.Numel())
-			chunks = comm.Chunks(at.Part.Len(), at.Contributors, comm.ChunkAlign)
-		}
-		for _, k := range chunks {
+		for _, k := range p.Compressing(b).Chunks {
 			most = max(most, k.Len())
 		}
 	}

@@ -13,13 +13,18 @@ import (
 )
 
 // Plan traces the spec's functions and lowers them for one rank: training, evaluation and samples.
-// Nothing is read and nothing is allocated.
+// Nothing is read and nothing is allocated. Of hosts it knows those that the recipe declares.
 func Plan(s *Spec, world, rank int) (*plan.Plan, error) {
+	return planOn(s, world, rank, s.Mesh.perHost(world))
+}
+
+// planOn is Plan where so many neighbouring ranks of each host add gradients before they are compressed.
+func planOn(s *Spec, world, rank, perHost int) (*plan.Plan, error) {
 	g, err := s.Model.Loss(BatchInputs(s.Data.Source.Fields(), s.Data.MicroBatch), true)
 	if err != nil {
 		return nil, err
 	}
-	p, err := plan.Build(g, s.settings(world, rank))
+	p, err := plan.Build(g, s.settings(world, rank, perHost))
 	if err != nil {
 		key := "train"
 		if strings.HasPrefix(err.Error(), "recompute.") {
@@ -56,10 +61,10 @@ func Plan(s *Spec, world, rank int) (*plan.Plan, error) {
 }
 
 // settings are the plan's, from the spec.
-func (s *Spec) settings(world, rank int) plan.Settings {
+func (s *Spec) settings(world, rank, perHost int) plan.Settings {
 	algorithm, fast, _ := s.Mesh.algorithm()
 	return plan.Settings{
-		World: world, Rank: rank,
+		World: world, Rank: rank, PerHost: perHost,
 		Lanes: s.Data.LaneCount(), MicroBatches: s.Data.MicroBatches(),
 		GlobalBatch: s.Data.GlobalBatch, MicroBatch: s.Data.MicroBatch,
 		BucketBytes:      int64(s.Mesh.BucketMB * (1 << 20)),

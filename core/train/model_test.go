@@ -98,9 +98,15 @@ func testSpec(t testing.TB) *Spec {
 // runOn trains a spec on in-process ranks and returns every rank's result.
 func runOn(t testing.TB, ctx context.Context, ranks, threads int, change func(rank int, s *Spec, e *Env)) ([]*Result, error) {
 	t.Helper()
+	return runOnHosts(t, ctx, nil, ranks, threads, change)
+}
+
+// runOnHosts is runOn where ranks count as running on the hosts named.
+func runOnHosts(t testing.TB, ctx context.Context, hosts []string, ranks, threads int, change func(rank int, s *Spec, e *Env)) ([]*Result, error) {
+	t.Helper()
 	results := make([]*Result, ranks)
 	var interrupted atomic.Bool
-	_, err := cluster.InProcess(ctx, cluster.Config{Ranks: ranks}, func(ctx context.Context, w *cluster.Worker) error {
+	_, err := cluster.InProcess(ctx, cluster.Config{Ranks: ranks, Hosts: hosts}, func(ctx context.Context, w *cluster.Worker) error {
 		dev, err := cpu.Open(cpu.Config{Threads: threads, Ranks: ranks})
 		if err != nil {
 			return err

@@ -205,7 +205,7 @@ func (s *Spec) Validate() error {
 	case d.Lanes < 0 || d.Lanes > d.MicroBatches():
 		bad("data", "loader: lanes = %d: a step has %d micro-batches (global_batch %d / micro_batch %d), so lanes must lie between 1 and %d", d.Lanes, d.MicroBatches(), d.GlobalBatch, d.MicroBatch, d.MicroBatches())
 	default:
-		if err := s.settings(s.Mesh.Data, 0).Validate(); err != nil {
+		if err := s.settings(s.Mesh.Data, 0, 1).Validate(); err != nil {
 			bad("mesh", "%v", err)
 		}
 	}

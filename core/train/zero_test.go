@@ -546,7 +546,7 @@ func TestWholeTensorOptimizersGetWholeTensors(t *testing.T) {
 		s.Mesh.Zero = stage
 		owners := 0
 		for rank := range 4 {
-			set := s.settings(4, rank)
+			set := s.settings(4, rank, 1)
 			update := set.Update
 			set.Update = func(a graph.ParamAttrs) (plan.Update, error) {
 				u, err := update(a)

@@ -140,8 +140,8 @@ func compressedSums(t *testing.T, ts []comm.Transport) {
 	onAll(t, ts, allRanks(ts), func(ctx context.Context, g *comm.Group) error {
 		for _, cfg := range []compress.Config{{Kind: compress.Int8, Block: 16}, {Kind: compress.BF16}, {Kind: compress.TopK, Ratio: 0.1, Warmup: 2}} {
 			for _, n := range []int{1, 100, 1000} {
-				at := g.Compressing(n)
-				s := compress.NewStream(cfg, at.Part.Len(), at.Chunk.Len())
+				at := g.Hosting().Sum(n)
+				s := compress.NewStream(cfg, at.Len(), at.Chunk.Len())
 				own := make([][]float32, len(red.Nodes(g.Rank())))
 				for k := range own {
 					own[k] = make([]float32, n)
@@ -165,7 +165,8 @@ func compressedSums(t *testing.T, ts []comm.Transport) {
 					s.Commit()
 					vec.AddTo(total, dst)
 				}
-				left := append([]float32(nil), s.Rest()...)
+				left := make([]float32, n)
+				copy(left[at.Parts[0].Lo:], s.Rest())
 				vec.AddTo(left[at.Chunk.Lo:at.Chunk.Hi], s.Owned())
 				mu.Lock()
 				name := fmt.Sprintf("%v, %d elements", cfg, n)
@@ -201,8 +202,13 @@ func compressedSums(t *testing.T, ts []comm.Transport) {
 // sumsBetween checks a collective of two sums, the second of which depends on the first.
 func sumsBetween(ctx context.Context, g *comm.Group) error {
 	a, b := make([]float32, 100), make([]float32, 3)
-	c := g.PrepareSums("two sums", func(sum func([]float32) error) error {
-		fill(a, g.Rank())
+	red, err := comm.NewReduction(g.Size(), comm.Assign(g.Size(), g.Size()))
+	if err != nil {
+		return err
+	}
+	own := make([]float32, len(a))
+	c, err := g.PrepareSums("two sums", red, [][]float32{own}, func(own [][]float32, sum func([]float32) error) error {
+		copy(a, own[0])
 		if err := sum(a); err != nil {
 			return err
 		}
@@ -215,7 +221,11 @@ func sumsBetween(ctx context.Context, g *comm.Group) error {
 		}
 		return v
 	}
+	if err != nil {
+		return err
+	}
 	for range 2 {
+		fill(own, g.Rank())
 		if err := c.Run(ctx); err != nil {
 			return err
 		}
