@@ -190,29 +190,52 @@ func TestAResumeWithOtherParametersIsRefused(t *testing.T) {
 	contains(t, p.stderr.String(), "had taken all its steps")
 }
 
-// TestAStalledRankIsNamed stops a rank for longer than the deadline of collectives: the run ends, naming the rank, the operation,
-// the parameter and the recipe's line, and leaves the stacks of whoever waited.
+// TestAStalledRankIsNamed stops a rank of four for longer than the deadline of collectives: the run ends, naming that rank and no other, the
+// operation, the parameter and the recipe's line. The other ranks make one report, whatever connects them, and leave their stacks.
 func TestAStalledRankIsNamed(t *testing.T) {
-	recipe := recipeFile(t, strings.Replace(slowRecipe, "mesh(data = ranks", "mesh(data = ranks, timeout = 1", 1))
-	dir := filepath.Join(t.TempDir(), "run")
-	p := start(t, "exec", recipe, "--run-dir", dir)
-	running(t, p, dir)
-	pid, err := strconv.Atoi(children(t, dir)[0])
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
-	if code := p.wait(t, 30*time.Second); code != 1 {
-		t.Errorf("exit status %d, want 1\n%s", code, p.stderr.String())
-	}
-	contains(t, p.stderr.String(), fmt.Sprintf("(pid %d)", pid), "did not come")
-	stacks, err := filepath.Glob(filepath.Join(dir, "stacks-rank*.txt"))
-	if err != nil || len(stacks) == 0 {
-		t.Errorf("no stacks in the run folder (%v)", err)
-	}
-	if left := children(t, dir); len(left) != 0 {
-		t.Errorf("processes %v are still there", left)
+	for name, args := range map[string][]string{"shared memory": nil, "TCP": {"--transport", "tcp"}, "two hosts": {"--hosts", "a,a,b,b"}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			recipe := recipeFile(t, strings.Replace(slowRecipe, "mesh(data = ranks", "mesh(data = ranks, timeout = 2", 1))
+			dir := filepath.Join(t.TempDir(), "run")
+			p := start(t, append([]string{"exec", recipe, "--run-dir", dir, "--set", "ranks=4"}, args...)...)
+			running(t, p, dir)
+			pid, err := strconv.Atoi(children(t, dir)[2])
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+				t.Fatal(err)
+			}
+			if code := p.wait(t, 30*time.Second); code != 1 {
+				t.Errorf("exit status %d, want 1\n%s", code, p.stderr.String())
+			}
+			contains(t, p.stderr.String(), fmt.Sprintf("(pid %d)", pid), "number ", " of group data")
+			stacks, err := filepath.Glob(filepath.Join(dir, "stacks-rank*.txt"))
+			if err != nil || len(stacks) != 3 {
+				t.Errorf("stacks %v in the run folder (%v), want those of the three other ranks", stacks, err)
+			}
+			logged, err := os.ReadFile(filepath.Join(dir, "ranks.log"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			reports := map[string]int{}
+			for line := range strings.Lines(string(logged)) {
+				if _, text, ok := strings.Cut(line, "] comm: "); ok {
+					reports[text]++
+				}
+			}
+			if len(reports) != 1 {
+				t.Errorf("the ranks report:\n%s", logged)
+			}
+			for text, n := range reports {
+				if n != 3 || !strings.HasPrefix(text, "rank ") {
+					t.Errorf("%d ranks report %s", n, text)
+				}
+			}
+			if left := children(t, dir); len(left) != 0 {
+				t.Errorf("processes %v are still there", left)
+			}
+		})
 	}
 }

@@ -37,8 +37,8 @@
 //
 // Every wait has a deadline. The first rank to see a failure — a rank that did not come (*StallError), a rank that
 // entered another operation (*MismatchError), a broken connection (*PeerError) — fails its group and sends the reason to
-// the other members, so that every rank returns it (ranks that notice at the same moment each return their own, alike but
-// for who noticed). A failed group stays failed; the buffers of an
+// the other members, so that every rank returns it. About a deadline that has passed members confer first, so that all name
+// the rank that holds them up, whoever waits for whom (doubt.go). A failed group stays failed; the buffers of an
 // unfinished collective belong to the transport until its Close has returned.
 //
 // # What it must not know

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// StallError says that a collective did not finish within its deadline, and which ranks held it up. The rank that notices
-// first sends it to the others, so every member of the group returns one.
+// StallError says that a collective did not finish within its deadline, and which ranks held it up. The members of the group
+// confer about that, and all that can be reached return the same one.
 type StallError struct {
 	Group    string
 	Op       string
@@ -17,7 +17,7 @@ type StallError struct {
 	Label    string
 	Reporter int           // the rank whose deadline passed
 	Missing  []int         // ranks that did not enter the operation
-	Waiting  []int         // ranks that entered it and whose data did not come, where Missing is empty
+	Waiting  []int         // ranks that entered it and whose data did not come
 	After    time.Duration // how long the reporter waited
 	Silent   bool          // the missing ranks gave no sign of life at all (while preparing)
 }
@@ -28,6 +28,9 @@ func (e *StallError) Error() string {
 	switch {
 	case e.Silent:
 		return fmt.Sprintf("comm: %s gave no sign of life for %v while rank %d waited in %s", rankList(e.Missing), after, e.Reporter, what)
+	case len(e.Missing) > 0 && len(e.Waiting) > 0:
+		return fmt.Sprintf("comm: %s did not come to %s within %v, and %s stopped sending or receiving there (noticed by rank %d); see the stacks of those ranks", rankList(e.Missing), what, after,
+			rankList(e.Waiting), e.Reporter)
 	case len(e.Missing) > 0:
 		return fmt.Sprintf("comm: %s did not come to %s within %v (noticed by rank %d); see the stacks of that rank, or raise the deadline if its work takes longer",
 			rankList(e.Missing), what, after, e.Reporter)
@@ -92,6 +95,7 @@ type reason struct {
 	Mismatch *MismatchError `json:",omitempty"`
 	Lost     *lostReason    `json:",omitempty"`
 	Abort    *AbortError    `json:",omitempty"`
+	Doubt    *Doubt         `json:",omitempty"`
 }
 
 type lostReason struct {
@@ -104,7 +108,7 @@ func encodeReason(self int, err error) []byte {
 	var r reason
 	var lost *PeerError
 	switch {
-	case errors.As(err, &r.Stall), errors.As(err, &r.Mismatch), errors.As(err, &r.Abort):
+	case errors.As(err, &r.Stall), errors.As(err, &r.Mismatch), errors.As(err, &r.Abort), errors.As(err, &r.Doubt):
 	case errors.As(err, &lost):
 		r.Lost = &lostReason{lost.Rank, lost.Cause.Error()}
 	default:
@@ -139,6 +143,8 @@ func decodeReason(from int, b []byte) error {
 		return &PeerError{Rank: r.Lost.Rank, Cause: errors.New(r.Lost.Cause)}
 	case r.Abort != nil:
 		return r.Abort
+	case r.Doubt != nil:
+		return r.Doubt
 	}
 	return &AbortError{Rank: from, Reason: "for no reason given"}
 }

@@ -90,6 +90,9 @@ func TestSkippedCollective(t *testing.T) {
 			if !errors.As(err, &stall) {
 				t.Fatalf("rank %d: %v", r, err)
 			}
+			if err.Error() != errs[0].Error() {
+				t.Errorf("rank %d reports %v, rank 0 %v", r, err, errs[0])
+			}
 			if !slices.Equal(stall.Missing, []int{1}) || stall.Op != "all_reduce" || stall.Label != label || stall.Seq != 1 {
 				t.Errorf("rank %d: %+v", r, stall)
 			}
@@ -285,7 +288,8 @@ func TestPatience(t *testing.T) {
 				return fmt.Errorf("the patient barrier: %w", err)
 			}
 			if g.Rank() == 1 {
-				time.Sleep(400 * time.Millisecond)
+				<-g.Failed()
+				return g.Err()
 			}
 			return g.Barrier(ctx, "end")
 		})

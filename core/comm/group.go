@@ -46,6 +46,9 @@ type Group struct {
 	stagingPeak int // bytes, the largest need so far
 
 	attends *attention // of the transport, or nil
+	whole   *Group     // of which this group is a part, or nil
+	doubts  doubts     // of the whole group
+
 	hosts   *hierarchy // of its members, or nil
 	flat    string     // why it has none
 	shared  *shared    // memory that all members have mapped, or nil
@@ -57,11 +60,16 @@ type Group struct {
 // NewGroup makes this rank's end of a group. Every member calls it with the same name and ranks; names must be unique
 // among the groups of a transport. It does not wait for the others.
 func NewGroup(t Transport, name string, ranks []int, opt Options) (*Group, error) {
+	return newGroup(t, name, ranks, opt, nil)
+}
+
+// newGroup makes a group that is a part of whole, if that is not nil.
+func newGroup(t Transport, name string, ranks []int, opt Options, whole *Group) (*Group, error) {
 	if err := opt.Validate(); err != nil {
 		return nil, err
 	}
 	g := &Group{
-		t: t, name: name, ranks: slices.Clone(ranks), opt: opt.withDefaults(), self: -1,
+		t: t, name: name, ranks: slices.Clone(ranks), opt: opt.withDefaults(), self: -1, whole: whole,
 		members: make(map[int]int, len(ranks)), wake: make(chan struct{}, 1), dead: make(chan struct{}),
 		left: make([]error, len(ranks)), running: map[*run]struct{}{},
 	}
@@ -101,7 +109,7 @@ func NewGroup(t Transport, name string, ranks []int, opt Options) (*Group, error
 		}
 	}
 	var err error
-	if g.hosts, g.flat, err = hierarchyOf(t, name, g.ranks, g.self, opt); err != nil {
+	if g.hosts, g.flat, err = hierarchyOf(t, g, opt); err != nil {
 		g.shared.leave()
 		return nil, err
 	}
@@ -172,6 +180,10 @@ func (g *Group) fail(err error, tell bool) {
 	g.mu.Unlock()
 	defer g.shared.rouse()
 	defer g.hosts.fail(err)
+	var stall *StallError
+	if g.whole != nil && errors.As(err, &stall) {
+		defer g.root().fail(err, tell) // it is the report of all of its members
+	}
 	if tell {
 		for m, r := range g.ranks {
 			if m != g.self {
@@ -235,6 +247,7 @@ func (g *Group) startPair(stream Stream, label string, m int, buf []byte, e Elem
 		h.begin()
 		r.record = g.opt.Recorder.begin(g, h)
 		err := g.execute(r, func(r *run) error { return r.pair(m, buf) })
+		r.resolved()
 		g.opt.Recorder.end(r.record, err)
 		h.finish(err)
 	}()
@@ -341,6 +354,7 @@ func (g *Group) carryOut(ctx context.Context, c *Collective) (err error, over bo
 			c.after()
 		}
 		if over {
+			r.resolved()
 			c.resumed = false
 			g.opt.Recorder.end(r.record, err)
 		}

@@ -26,7 +26,7 @@ import (
 //
 // Nonces are fresh, so a recorded proof is worth nothing, and the two labels differ, so a proof cannot be sent back.
 const (
-	protocolVersion = 3
+	protocolVersion = 4
 	helloMagic      = "STARLING"
 	maxHello        = 4 << 10
 	nonceBytes      = 32

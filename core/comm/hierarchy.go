@@ -82,7 +82,8 @@ func hostsOf(t Transport, ranks []int) (hosts, each int, why string) {
 }
 
 // hierarchyOf returns the group's hierarchy, or nil and why it has none.
-func hierarchyOf(t Transport, name string, ranks []int, self int, opt Options) (*hierarchy, string, error) {
+func hierarchyOf(t Transport, g *Group, opt Options) (*hierarchy, string, error) {
+	name, ranks, self := g.name, g.ranks, g.self
 	if opt.Flat {
 		return nil, "all ranks are summed at once", nil
 	}
@@ -98,10 +99,10 @@ func hierarchyOf(t Transport, name string, ranks []int, self int, opt Options) (
 		rail = append(rail, ranks[h*each+self%each])
 	}
 	var err error
-	if y.host, err = NewGroup(t, name+", ranks of one host", ranks[at*each:(at+1)*each], opt); err != nil {
+	if y.host, err = newGroup(t, name+", ranks of one host", ranks[at*each:(at+1)*each], opt, g); err != nil {
 		return nil, "", err
 	}
-	if y.rail, err = NewGroup(t, name+", between hosts", rail, opt); err != nil {
+	if y.rail, err = newGroup(t, name+", between hosts", rail, opt, g); err != nil {
 		_ = y.host.Close()
 		return nil, "", err
 	}

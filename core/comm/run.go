@@ -37,6 +37,9 @@ type run struct {
 	head   int           // of events: those before it have been taken
 	wake   chan struct{} // an event, a member's entry, a loss
 	timer  *time.Timer
+
+	doubts  uint64    // under which number it has told others that it waits, or 0
+	doubted time.Time // since when
 }
 
 type event struct {
@@ -277,18 +280,19 @@ func (r *run) until(ready func(*run) bool) error {
 	}
 }
 
-// nap is how long to sleep before looking at the deadline again: short against every timeout.
+// nap is how long to sleep before looking at the deadline again, and whether others ask: short against every timeout.
 func (r *run) nap() time.Duration {
 	o := r.g.opt
-	return max(min(o.Timeout/16, o.Silence/16, time.Second), time.Millisecond)
+	return max(min(o.Timeout/16, o.Silence/16, doubtLeast/4), time.Millisecond)
 }
 
-// overdue returns the error of a passed deadline, or nil.
+// overdue returns the report of a passed deadline, once the members have conferred about it, or nil.
 func (r *run) overdue() error {
 	g, now := r.g, time.Now()
+	asked := r.doubts != 0 || g.root().doubts.active.Load()
 	g.mu.Lock()
 	formed := g.formed
-	if formed && !r.patient && now.Sub(r.began) <= g.opt.Timeout {
+	if formed && !r.patient && !asked && now.Sub(r.began) <= g.opt.Timeout {
 		g.mu.Unlock()
 		return nil // before anything is allocated
 	}
@@ -322,13 +326,14 @@ func (r *run) overdue() error {
 		}
 		if silent != nil {
 			err.Missing, err.Silent = silent, true
-			return err
+			return r.doubt(err, true)
 		}
 	}
-	if err.After <= limit {
+	overdue := err.After > limit
+	if !overdue && !asked {
 		return nil
 	}
-	return err
+	return r.doubt(err, overdue)
 }
 
 // sink receives the group's notices from the transport.
@@ -380,7 +385,11 @@ func (g *Group) nextSeq(stream Stream, m int) uint64 {
 	return g.seqs[StreamCollective][g.self]
 }
 
-func (s sink) Aborted(_ int, reason error) {
+func (s sink) Aborted(from int, reason error) {
+	if d, ok := reason.(*Doubt); ok {
+		s.g.root().doubts.hear(from, d)
+		return
+	}
 	s.g.fail(reason, false)
 }
 
@@ -396,6 +405,7 @@ func (s sink) Lost(peer int, err error) {
 	}
 	g.mu.Lock()
 	g.left[m] = err
+	g.doubts.gone(peer)
 	for r := range g.running {
 		r.poke()
 	}

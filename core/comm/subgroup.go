@@ -12,5 +12,5 @@ func (g *Group) Subgroup(name string, members []int) (*Group, error) {
 		}
 		ranks[i] = g.ranks[m]
 	}
-	return NewGroup(g.t, g.name+", "+name, ranks, g.opt)
+	return newGroup(g.t, g.name+", "+name, ranks, g.opt, g)
 }

@@ -34,7 +34,7 @@ type Transport interface {
 
 	// Enter tells rank to which collective this rank has entered.
 	Enter(to int, n Entry)
-	// Abort tells rank to that a group has failed and why.
+	// Abort tells rank to that a group has failed and why, or with a *Doubt that this rank fears so.
 	Abort(to int, group uint64, reason error)
 
 	// Attach delivers the notices of a group to s, those that came before included; it fails if the group is attached.
