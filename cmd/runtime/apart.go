@@ -132,6 +132,11 @@ func (o execOptions) attendance(s *cluster.Started, ranks int) (cluster.Attendan
 	case err != nil:
 		return bad(err)
 	}
+	if o.host != "" {
+		if err := comm.CheckHostName(o.host); err != nil {
+			return bad(fmt.Errorf("--host, or STARLING_HOST: %w", err))
+		}
+	}
 	address := s.Address
 	if o.rendezvous != "" {
 		if address, err = cluster.MeetingPlace(o.rendezvous, "--rendezvous"); err != nil {

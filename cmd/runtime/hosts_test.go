@@ -67,7 +67,9 @@ func TestFlagsThatExcludeInProcess(t *testing.T) {
 		{"no connections", "--tls", "on"},
 		{"no connections", "--transport", "tcp"},
 		{"2 host names for 3 ranks", "--hosts", "a,b"},
-		{"host name 2 of 3 is empty", "--hosts", "a,,b"},
+		{"host name 2 of 3: a host's name must not be empty", "--hosts", "a,,b"},
+		{"host name 3 of 3: host name \"a b\" contains ' '", "--hosts", "a,b,a b"},
+		{"contains '\\x1b'", "--hosts", "a,b,\x1b[31mc"},
 	} {
 		dir := filepath.Join(t.TempDir(), "run")
 		p := start(t, "exec", recipe, "--in-process", "--run-dir", dir, c.flag, c.value)

@@ -98,8 +98,8 @@ func (c Config) Validate() error {
 		return fmt.Errorf("cluster: %d host names for %d ranks", len(c.Hosts), c.Ranks)
 	}
 	for i, h := range c.Hosts {
-		if h == "" {
-			return fmt.Errorf("cluster: host name %d of %d is empty", i+1, len(c.Hosts))
+		if err := comm.CheckHostName(h); err != nil {
+			return fmt.Errorf("cluster: host name %d of %d: %w", i+1, len(c.Hosts), err)
 		}
 	}
 	if len(c.Mesh) > 0 && c.Mesh.Ranks() != c.Ranks {

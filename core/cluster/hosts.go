@@ -84,9 +84,13 @@ func (h *Hosts) validate() error {
 	}
 	names, counted := map[string]bool{}, 0
 	for i, x := range h.Hosts {
-		switch {
-		case x.Name == "":
+		if x.Name == "" {
 			return fmt.Errorf(`host %d has no "name"`, i)
+		}
+		if err := comm.CheckHostName(x.Name); err != nil {
+			return fmt.Errorf("host %d: %w", i, err)
+		}
+		switch {
 		case names[x.Name]:
 			return fmt.Errorf("host %s is named twice", x.Name)
 		case x.Ranks < 0:

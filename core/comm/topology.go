@@ -1,6 +1,7 @@
 package comm
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -8,6 +9,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 )
 
 // Interface is a network interface of this machine.
@@ -33,6 +36,27 @@ type Topology struct {
 	Interfaces   []Interface `json:"interfaces"`
 	RemoteMemory []string    `json:"rdma_devices"` // networks with remote access to memory, such as InfiniBand
 	GPUs         []string    `json:"gpus"`         // PCI addresses
+}
+
+// maxHostName is the longest name of a host, in bytes, as in the domain name system.
+const maxHostName = 255
+
+// CheckHostName says what is wrong with the name of a host, nil if nothing is: names stand in lists, file names and logs.
+func CheckHostName(name string) error {
+	switch {
+	case name == "":
+		return errors.New("a host's name must not be empty")
+	case len(name) > maxHostName:
+		return fmt.Errorf("the host name that begins with %.20q has %d bytes; at most %d are allowed", name, len(name), maxHostName)
+	case !utf8.ValidString(name):
+		return fmt.Errorf("host name %q is no UTF-8", name)
+	}
+	for _, c := range name {
+		if c == ',' || c == '/' || unicode.IsSpace(c) || !unicode.IsPrint(c) {
+			return fmt.Errorf("host name %q contains %q; spaces, commas, slashes and control characters are not allowed", name, c)
+		}
+	}
+	return nil
 }
 
 // Discover reads this machine's topology; what cannot be read is left out. sys is the root of the system's files, "/sys".

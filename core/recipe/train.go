@@ -11,6 +11,7 @@ import (
 
 	"go.starlark.net/starlark"
 
+	"starling/core/comm"
 	"starling/core/compress"
 	"starling/core/data"
 	"starling/core/graph"
@@ -261,8 +262,10 @@ func makeMesh(c *call) (starlark.Value, error) {
 	if m.Hosts != nil && len(m.Hosts) != m.Data {
 		return nil, c.bad("hosts", "hosts names %d hosts for data = %d ranks; name the host of each rank, such as [\"a\"] * %d", len(m.Hosts), m.Data, m.Data)
 	}
-	if slices.Contains(m.Hosts, "") {
-		return nil, c.bad("hosts", "hosts: a host's name must not be empty")
+	for _, h := range m.Hosts {
+		if err := comm.CheckHostName(h); err != nil {
+			return nil, c.bad("hosts", "hosts: %v", err)
+		}
 	}
 	return c.newSetting("parallel", m), nil
 }
