@@ -78,6 +78,9 @@ func inspect(ctx context.Context, path string, set []string) (*train.Spec, []*pl
 	if err != nil {
 		return nil, nil, err
 	}
+	if err := spec.Mesh.CheckHosts(); err != nil {
+		return nil, nil, err
+	}
 	if err := spec.Scan(ctx); err != nil {
 		return nil, nil, err
 	}

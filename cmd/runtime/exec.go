@@ -25,6 +25,9 @@ import (
 // envTransport is the default of --transport.
 const envTransport = "STARLING_TRANSPORT"
 
+// envHost sets the default of --host.
+const envHost = "STARLING_HOST"
+
 // stopSignals ask for a graceful end; SIGHUP comes when the terminal or the connection goes away.
 var stopSignals = []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP}
 
@@ -97,7 +100,7 @@ func (o *execOptions) placementFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.cluster, "cluster", "", "cluster `file`: the hosts on which the ranks are started, in JSON (docs/launching.md)")
 	f.StringVar(&o.start, "start", "auto", "auto: be one of the processes that srun, mpirun or whatever sets RANK and WORLD_SIZE has started; here: ignore their environment")
 	f.StringVar(&o.rendezvous, "rendezvous", "", "`host:port` at which processes that were started separately meet, on the host of process 0 (default: $STARLING_RENDEZVOUS, $MASTER_ADDR and $MASTER_PORT, else told by srun or a local mpirun)")
-	f.StringVar(&o.host, "host", os.Getenv("STARLING_HOST"), "`name` of this machine among the hosts of a job whose processes were started separately (default: $STARLING_HOST, else the machine's identity)")
+	f.StringVar(&o.host, "host", os.Getenv(envHost), "`name` of this machine among the hosts of a job whose processes were started separately (default: $STARLING_HOST, else the machine's identity)")
 	f.DurationVar(&o.patience, "patience", 10*time.Minute, "how long processes that were started separately are waited for")
 }
 
@@ -133,6 +136,9 @@ func execute(ctx context.Context, path string, o execOptions, started time.Time,
 	one, err := o.started()
 	if err != nil {
 		return err
+	}
+	if one == nil && o.host != "" && o.host != os.Getenv(envHost) {
+		return &exitError{2, fmt.Errorf("--host %s names this machine where srun, mpirun or others have started the processes, and none have; leave it out, or name the host of each rank with --hosts", o.host)}
 	}
 	printed, local := &printer{}, &plugin.Local{}
 	spec, err := recipe.Load(path, recipe.Options{Set: o.set, Print: printed.print, Plugins: local})

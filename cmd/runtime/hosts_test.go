@@ -69,6 +69,7 @@ func TestFlagsThatExcludeInProcess(t *testing.T) {
 		{"2 host names for 3 ranks", "--hosts", "a,b"},
 		{"host name 2 of 3: a host's name must not be empty", "--hosts", "a,,b"},
 		{"host name 3 of 3: host name \"a b\" contains ' '", "--hosts", "a,b,a b"},
+		{"name the host of each rank with --hosts", "--host", "a"},
 		{"contains '\\x1b'", "--hosts", "a,b,\x1b[31mc"},
 	} {
 		dir := filepath.Join(t.TempDir(), "run")
@@ -141,5 +142,24 @@ ranks = param(`, "timeout = 20", "timeout = 20, reduction = reduction", `"ranks"
 			t.Errorf("%v: exit status %d, want 1", c, code)
 		}
 		contains(t, p.stderr.String(), c.want, "recipe.star:", "parallel.mesh(reduction = ")
+	}
+}
+
+// A sum host by host that the declared hosts do not allow is found before a run.
+func TestCheckFindsHostsThatCannotBeSummed(t *testing.T) {
+	for hosts, want := range map[string]string{
+		`["a", "a", "b", "b"]`: "is fine",
+		`["a", "b", "a", "b"]`: "is fine", // ranks are given by host
+		`["a", "a", "a", "b"]`: "some hosts have more of the ranks than others (1 and 3)",
+		`["a"] * 4`:            "all ranks are on one host",
+		`["a", "b", "c", "d"]`: "each host has one rank",
+	} {
+		recipe := recipeFile(t, strings.NewReplacer("micro_batch = 16", "micro_batch = 4", "parallel.mesh(data = 2,", `parallel.mesh(data = 4, reduction = "hierarchical", hosts = `+hosts+",").Replace(overlapRecipe))
+		p := start(t, "check", recipe)
+		code := p.wait(t, time.Minute)
+		if (code == 0) != (want == "is fine") {
+			t.Errorf("%s: exit status %d", hosts, code)
+		}
+		contains(t, p.stdout.String()+p.stderr.String(), want)
 	}
 }

@@ -51,34 +51,43 @@ func Neighbours(t Transport) int {
 	return n
 }
 
-// hostsOf returns on how many hosts a group's ranks run and how many each of those has, or why they cannot be summed host by
-// host: one host, hosts of one rank, or hosts whose ranks are not equally many neighbours in the group.
+// hostsOf is HostShape of the hosts of a group's ranks.
 func hostsOf(t Transport, ranks []int) (hosts, each int, why string) {
-	l, ok := t.(located)
-	if !ok || l.hostOf(ranks[0]) == "" {
+	names := make([]string, len(ranks))
+	if l, ok := t.(located); ok {
+		for i, r := range ranks {
+			names[i] = l.hostOf(r)
+		}
+	}
+	return HostShape(names)
+}
+
+// HostShape returns on how many hosts ranks run and how many each of those has, or why they cannot be summed host by host: one
+// host, hosts of one rank, or hosts whose ranks are not equally many neighbours. hosts names each rank's.
+func HostShape(hosts []string) (count, each int, why string) {
+	if len(hosts) == 0 || hosts[0] == "" {
 		return 0, 0, "all ranks are on one host"
 	}
 	var names []string
-	var count []int
-	for _, r := range ranks {
-		h := l.hostOf(r)
+	var counts []int
+	for _, h := range hosts {
 		if len(names) == 0 || names[len(names)-1] != h {
 			if slices.Contains(names, h) {
 				return 0, 0, "the ranks of a host are not neighbours"
 			}
-			names, count = append(names, h), append(count, 0)
+			names, counts = append(names, h), append(counts, 0)
 		}
-		count[len(count)-1]++
+		counts[len(counts)-1]++
 	}
 	switch {
 	case len(names) == 1:
 		return 0, 0, "all ranks are on one host"
-	case slices.Min(count) != slices.Max(count):
-		return 0, 0, fmt.Sprintf("some hosts have more of the ranks than others (%d and %d)", slices.Min(count), slices.Max(count))
-	case count[0] == 1:
+	case slices.Min(counts) != slices.Max(counts):
+		return 0, 0, fmt.Sprintf("some hosts have more of the ranks than others (%d and %d)", slices.Min(counts), slices.Max(counts))
+	case counts[0] == 1:
 		return 0, 0, "each host has one rank, and nothing to add first"
 	}
-	return len(names), count[0], ""
+	return len(names), counts[0], ""
 }
 
 // hierarchyOf returns the group's hierarchy, or nil and why it has none.

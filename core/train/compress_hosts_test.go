@@ -20,7 +20,7 @@ func onHosts(hosts, each int) []string {
 	var out []string
 	for h := range hosts {
 		for range each {
-			out = append(out, fmt.Sprint("host ", h))
+			out = append(out, fmt.Sprint("host", h))
 		}
 	}
 	return out

@@ -42,25 +42,31 @@ func (m Mesh) Canonical() bool {
 // hosts is compressed, which a direct sum has nothing of.
 func (m Mesh) ReductionCounts() bool { return !m.Canonical() || m.Compress.Active() && m.Flat() }
 
-// perHost is how many ranks each of the declared hosts has where sums go host by host, else 1. Ranks are given by host.
+// perHost is how many ranks each of the declared hosts has where sums go host by host, else 1.
 func (m Mesh) perHost(world int) int {
-	count := map[string]int{}
-	for _, h := range m.Hosts {
-		count[h]++
+	if _, each, why := m.hostShape(); len(m.Hosts) == world && why == "" && !m.Flat() {
+		return each
 	}
-	each := 1
-	for _, n := range count {
-		each = n
-	}
-	if len(m.Hosts) != world || len(count) < 2 || each*len(count) != world || m.Flat() {
-		return 1
-	}
-	for _, n := range count {
-		if n != each {
-			return 1
+	return 1
+}
+
+// hostShape is that of the declared hosts, whose processes are given ranks by host.
+func (m Mesh) hostShape() (hosts, each int, why string) {
+	var names []string
+	if len(m.Hosts) == m.Data {
+		for _, p := range m.Axes().OrderRanks(m.Hosts, false) {
+			names = append(names, m.Hosts[p])
 		}
 	}
-	return each
+	return comm.HostShape(names)
+}
+
+// CheckHosts reports a sum host by host that the declared hosts do not allow. A run may be given others.
+func (m Mesh) CheckHosts() error {
+	if _, _, why := m.hostShape(); len(m.Hosts) > 0 && m.Reduction == comm.Hierarchical.String() && why != "" {
+		return fmt.Errorf("parallel.mesh(reduction = %q, hosts = [%s]): %s; leave the choice to the run, or declare hosts that can be summed one by one", m.Reduction, strings.Join(m.Hosts, ", "), why)
+	}
+	return nil
 }
 
 // Flat reports whether sums over several hosts are to be made at once (comm.Options.Flat).
