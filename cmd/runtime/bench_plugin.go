@@ -52,7 +52,7 @@ func newBenchPlugin(started time.Time) *cobra.Command {
 		Long: `Measure the update of AdamW in this program and in a plugin, by turns, on parameters of the given total size; a plugin that does
 nothing, which leaves the cost of control; and whole training steps of recipes that use AdamW, with it built in and as a plugin, by turns.`,
 		Args: cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
+		RunE: stoppable(func(c *cobra.Command, _ []string) error {
 			if !(millions > 0) || tensors < 1 || rounds < 1 || turns < 1 {
 				return &exitError{2, errors.New("--elements must be above 0, --tensors, --rounds and --turns at least 1")}
 			}
@@ -92,7 +92,7 @@ nothing, which leaves the cost of control; and whole training steps of recipes t
 			}
 			_, err = io.WriteString(c.OutOrStdout(), fmt.Sprintf("%s elements in %d tensors, %d threads, kernels %s\n", count(int64(f.Elements)), f.Tensors, f.Threads, vec.Active())+table(rows))
 			return err
-		},
+		}),
 	}
 	c.Flags().Float64Var(&millions, "elements", 10, "parameters in `millions`")
 	c.Flags().IntVar(&tensors, "tensors", 50, "into how many tensors they are cut")

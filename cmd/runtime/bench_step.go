@@ -68,13 +68,13 @@ func newBenchStep(started time.Time) *cobra.Command {
 		Long: `Time a recipe's training step: forward, backward, communication, clipping and update, as a run makes them, without evaluation,
 samples and checkpoints. Prints the median and the best of --steps, after three that are not counted.`,
 		Args: oneRecipe,
-		RunE: func(c *cobra.Command, args []string) error {
+		RunE: stoppable(func(c *cobra.Command, args []string) error {
 			r, err := benchStep(c.Context(), args[0], o, started)
 			if err != nil {
 				return err
 			}
 			return show(c, r, r.text)
-		},
+		}),
 	}
 	f := c.Flags()
 	f.StringArrayVar(&o.set, "set", nil, "set a recipe parameter, as `name=value`; may be repeated")

@@ -252,7 +252,7 @@ func newPluginInstall() *cobra.Command {
 		Short: "Copy a plugin into the user's folder",
 		Long:  "Copy a plugin, a program or a folder with a plugin.json, into the user's folder. The folder of a Go module is built first.",
 		Args:  one("path"),
-		RunE: func(c *cobra.Command, args []string) error {
+		RunE: stoppable(func(c *cobra.Command, args []string) error {
 			tmp, err := os.MkdirTemp("", "starling-install-")
 			if err != nil {
 				return err
@@ -291,7 +291,7 @@ func newPluginInstall() *cobra.Command {
 			}
 			_, err = fmt.Fprintf(c.OutOrStdout(), "%s %s is installed in %s\n  sha256 %s on %s\n", m.Name, m.Version, target, sha, plugin.Platform())
 			return err
-		},
+		}),
 	}
 	c.Flags().StringVar(&to, "to", "", "install into this `folder` instead")
 	return c

@@ -25,7 +25,7 @@ func newPluginTest() *cobra.Command {
 killed at any moment, that it goes on from saved state and from that of earlier versions (--from), and how fast it is. PATH is a program, a folder with a plugin.json or
 the folder of a Go module; NAME is a plugin that is installed.`,
 		Args: one("plugin"),
-		RunE: func(c *cobra.Command, args []string) error {
+		RunE: stoppable(func(c *cobra.Command, args []string) error {
 			tmp, err := os.MkdirTemp("", "starling-test-")
 			if err != nil {
 				return err
@@ -69,7 +69,7 @@ the folder of a Go module; NAME is a plugin that is installed.`,
 				fmt.Fprintf(c.OutOrStdout(), "%s %s%s\n", mark, k.Name, note)
 			}
 			return plugintest.Run(c.Context(), use, hypers, report, earlier...)
-		},
+		}),
 	}
 	f := c.Flags()
 	f.StringArrayVar(&set, "set", nil, "set a hyper-parameter, as `name=value`; may be repeated")
