@@ -135,7 +135,7 @@ func (g *Group) ask(d *Doubt) {
 func (d *doubts) hear(from int, said *Doubt) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if said.Rank == from {
+	if said.Rank == from && (said.Wait == nil || len(said.names()) > 0) {
 		d.put(said)
 	}
 }
@@ -228,6 +228,9 @@ func (d *doubts) verdict() *StallError {
 				}
 			}
 		}
+	}
+	if longest == nil { // nobody is named
+		return nil
 	}
 	out := *longest
 	out.Missing, out.Waiting = nil, nil

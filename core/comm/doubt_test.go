@@ -166,3 +166,17 @@ func TestOtherCallsDoNotHideAStall(t *testing.T) {
 		}
 	}
 }
+
+// What a peer says of a wait for nobody, or in another's name, is not listened to.
+func TestDoubtsThatSayNothing(t *testing.T) {
+	var d doubts
+	d.hear(1, &Doubt{Rank: 1, Call: 1, Overdue: true, Wait: &StallError{}})
+	d.hear(1, &Doubt{Rank: 2, Call: 1, Overdue: true, Wait: &StallError{Missing: []int{0}}})
+	if d.active.Load() || d.heard != nil {
+		t.Errorf("%v is kept", d.heard)
+	}
+	d.hear(1, &Doubt{Rank: 1, Call: 1, Overdue: true, Wait: &StallError{Missing: []int{0}}})
+	if v := d.verdict(); v == nil || !slices.Equal(v.Missing, []int{0}) {
+		t.Errorf("the verdict is %v", v)
+	}
+}
