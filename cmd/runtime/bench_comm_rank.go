@@ -14,6 +14,7 @@ import (
 
 	"starling/core/cluster"
 	"starling/core/comm"
+	"starling/core/device/cpu"
 	"starling/core/tensor"
 )
 
@@ -48,7 +49,7 @@ func benchWorkerMain() int {
 		if err := json.Unmarshal([]byte(os.Getenv(envBenchComm)), &task); err != nil {
 			return fmt.Errorf("%s: %w", envBenchComm, err)
 		}
-		w, err := cluster.Join(context.Background(), cluster.JoinConfig{Digest: "bench comm", Class: arithmeticClass(nil)})
+		w, err := cluster.Join(context.Background(), cluster.JoinConfig{Digest: "bench comm", Class: arithmeticClass(nil), Cores: cpu.Cores()})
 		if err != nil {
 			return err
 		}

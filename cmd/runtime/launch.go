@@ -201,7 +201,7 @@ func work(seat *cluster.Seat, bound bool) error {
 	}
 	if j.Links {
 		makeRoom(1)
-		w, err := seat.Join(cluster.JoinConfig{Digest: "links", Class: arithmeticClass(nil)})
+		w, err := seat.Join(cluster.JoinConfig{Digest: "links", Class: arithmeticClass(nil), Cores: cpu.Cores()})
 		if err != nil {
 			return err
 		}
@@ -214,7 +214,7 @@ func work(seat *cluster.Seat, bound bool) error {
 	// Before the ranks meet, so that they compare what each of them will compute.
 	p := &printer{}
 	spec, digest, err := loadForRank(j, seat, p.print)
-	w, joinErr := seat.Join(cluster.JoinConfig{Digest: digest, Class: arithmeticClass(spec)})
+	w, joinErr := seat.Join(cluster.JoinConfig{Digest: digest, Class: arithmeticClass(spec), Cores: cpu.Cores()})
 	switch {
 	case joinErr != nil:
 		return joinErr

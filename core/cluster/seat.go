@@ -12,6 +12,7 @@ import (
 type JoinConfig struct {
 	Digest string // of the recipe
 	Class  string // arithmetic class of its kernels
+	Cores  int    // see comm.MeshConfig; need not agree
 }
 
 // The environment by which a launcher hands a worker its place. The secret and everything else come through the control

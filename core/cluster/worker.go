@@ -212,7 +212,7 @@ func (w *Worker) connect(cfg JoinConfig, welcome message) error {
 	}
 	t, err := comm.Connect(w.ctx, comm.MeshConfig{
 		Identity: comm.Identity{Rank: w.rank, World: w.world, Digest: cfg.Digest, Class: cfg.Class, Host: host},
-		Addrs:    addrs, Listener: l, Secret: welcome.Secret, Share: welcome.Share, Credentials: welcome.Credentials, Silence: welcome.Silence,
+		Addrs:    addrs, Listener: l, Secret: welcome.Secret, Share: welcome.Share, Credentials: welcome.Credentials, Silence: welcome.Silence, Cores: cfg.Cores,
 	})
 	if err != nil {
 		return err

@@ -116,7 +116,9 @@ func (m *meeting) offerMemory(others []int, limit time.Time) (seg *segment, err 
 	_, _ = rand.Read(token[:]) // never fails
 	_, _ = rand.Read(name[:])
 	socket := "@starling-" + hex.EncodeToString(name[:])
-	seg, err = newSegment()
+	if seg, err = newSegment(); err == nil && len(others) >= m.cores() {
+		seg.table().crowded.Store(1)
+	}
 	var l *net.UnixListener
 	if err == nil {
 		l, err = net.ListenUnix("unix", &net.UnixAddr{Name: socket, Net: "unix"})
@@ -225,6 +227,14 @@ func fetchMemory(socket string, token []byte) (*segment, error) {
 	return openSegment(mem)
 }
 
+// cores is how many processors this host's ranks have between them.
+func (m *meeting) cores() int {
+	if m.cfg.Cores > 0 {
+		return min(m.cfg.Cores, runtime.NumCPU())
+	}
+	return runtime.NumCPU()
+}
+
 // transport makes the transport over the connections, with shared memory where that is wanted and can be had.
 func (m *meeting) transport(beat, silence time.Duration) (Transport, error) {
 	network := "no connections"
@@ -253,10 +263,10 @@ func (m *meeting) transport(beat, silence time.Duration) (Transport, error) {
 		t.hosts[r] = id.Host
 	}
 	t.hosts[m.cfg.Rank] = m.cfg.Host
-	t.attends.spare = Neighbours(t) <= runtime.NumCPU()
+	t.attends.spare = Neighbours(t) <= m.cores()
 	var out Transport = t
 	if seg != nil {
-		out = newHostTransport(t, seg, local, runtime.NumCPU())
+		out = newHostTransport(t, seg, local)
 	}
 	if m.cfg.Share == ShareMPI && m.cfg.World > 1 {
 		whole, err := withMPI(out)

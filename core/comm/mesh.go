@@ -25,6 +25,9 @@ type MeshConfig struct {
 	// ranks.
 	Credentials *Credentials
 	Share       Sharing // of memory among ranks with the same Identity.Host; the same on all ranks
+	// Cores is how many processors the ranks of this host have between them, where their time is limited too; 0 means those that
+	// this process may run on.
+	Cores int
 }
 
 // Validate reports a configuration that cannot work.
@@ -40,6 +43,8 @@ func (c MeshConfig) Validate() error {
 		return errors.New("comm: the job's secret is shorter than 16 bytes")
 	case c.Heartbeat < 0 || c.Silence < 0:
 		return fmt.Errorf("comm: heartbeat of %v, silence of %v", c.Heartbeat, c.Silence)
+	case c.Cores < 0:
+		return fmt.Errorf("comm: %d cores", c.Cores)
 	case binary.NativeEndian.Uint16([]byte{1, 0}) != 1:
 		return errors.New("comm: this machine is big-endian; the wire format carries memory as it lies on little-endian machines")
 	}

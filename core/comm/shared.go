@@ -70,7 +70,10 @@ type segment struct {
 type segmentTable struct {
 	magic atomic.Uint64
 	used  atomic.Uint64
-	group [segmentGroups]struct {
+	// 1 if there are more ranks than cores. Whoever makes the memory says so for all, since that decides in which form small
+	// vectors are summed.
+	crowded atomic.Uint64
+	group   [segmentGroups]struct {
 		id    atomic.Uint64
 		where atomic.Uint64 // offset of the region, 0 while it is made, noRoom if there is none
 	}
@@ -188,14 +191,13 @@ type hostTransport struct {
 	once    sync.Once
 }
 
-func newHostTransport(t *socketTransport, seg *segment, local []bool, cores int) *hostTransport {
-	h := &hostTransport{socketTransport: t, seg: seg, local: local, moved: make([]struct{ sent, received atomic.Int64 }, len(local))}
+func newHostTransport(t *socketTransport, seg *segment, local []bool) *hostTransport {
+	h := &hostTransport{socketTransport: t, seg: seg, local: local, crowded: seg.table().crowded.Load() == 1, moved: make([]struct{ sent, received atomic.Int64 }, len(local))}
 	for _, l := range local {
 		if l {
 			h.count++
 		}
 	}
-	h.crowded = h.count > cores
 	return h
 }
 

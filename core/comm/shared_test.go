@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"sync"
 	"testing"
@@ -31,6 +32,12 @@ func meshOf(t testing.TB, world int, share Sharing) []Transport {
 // meshOn connects a world whose ranks run where host says.
 func meshOn(t testing.TB, world int, share Sharing, host func(rank int) string) []Transport {
 	t.Helper()
+	return meshWith(t, world, share, host, func(int) int { return 0 })
+}
+
+// meshWith tells each rank how many cores there are.
+func meshWith(t testing.TB, world int, share Sharing, host func(rank int) string, cores func(rank int) int) []Transport {
+	t.Helper()
 	dir, err := os.MkdirTemp("", "comm")
 	if err != nil {
 		t.Fatal(err)
@@ -51,7 +58,7 @@ func meshOn(t testing.TB, world int, share Sharing, host func(rank int) string) 
 		wg.Go(func() {
 			x, err := Connect(ctx, MeshConfig{
 				Identity: Identity{Rank: r, World: world, Host: host(r)}, Addrs: addrs, Listener: listeners[r],
-				Secret: make([]byte, 16), Share: share,
+				Secret: make([]byte, 16), Share: share, Cores: cores(r),
 			})
 			if err != nil {
 				t.Error(err)
@@ -71,6 +78,41 @@ func meshOn(t testing.TB, world int, share Sharing, host func(rank int) string) 
 		wg.Wait()
 	})
 	return ts
+}
+
+// TestCores: ranks wait awake only while there is a core for each, whoever else may run on those. The ranks of a host agree on that, although
+// they may have been told different numbers: on it depends in which form a small vector is summed.
+func TestCores(t *testing.T) {
+	if ThisHost() == "" || runtime.NumCPU() < 2 {
+		t.Skip("needs shared memory and two processors")
+	}
+	for _, c := range []struct {
+		cores   [2]int
+		crowded bool
+	}{{[2]int{0, 0}, false}, {[2]int{2, 2}, false}, {[2]int{1, 1}, true}, {[2]int{1, 2}, true}, {[2]int{2, 1}, false}} {
+		ts := meshWith(t, 2, ShareAlways, func(int) string { return ThisHost() }, func(r int) int { return c.cores[r] })
+		for r, x := range ts {
+			h := x.(*hostTransport)
+			if h.crowded != c.crowded || h.attends.spare != (c.cores[r] != 1) {
+				t.Errorf("cores %v: rank %d is crowded: %v, readers look: %v", c.cores, r, h.crowded, h.attends.spare)
+			}
+		}
+		noErrors(t, onAll(t, ts, Options{}, func(ctx context.Context, g *Group) error {
+			b := make([]float32, (oneRound+oneRoundCrowded)/8)
+			for i := range b {
+				b[i] = float32(i)
+			}
+			if err := g.AllReduce(ctx, "between the two forms", b); err != nil {
+				return err
+			}
+			for i, x := range b {
+				if x != 2*float32(i) {
+					return fmt.Errorf("element %d is %v", i, x)
+				}
+			}
+			return nil
+		}))
+	}
 }
 
 // TestSharedInvariance: in shared memory too, the sum has the bits of the single-rank tree, in the one-round form and
