@@ -28,6 +28,8 @@ func TestMain(m *testing.M) {
 		serveBrittle()
 	case isReference():
 		serveReference()
+	case isVictim():
+		os.Exit(victimMain())
 	case isMismatched():
 		os.Exit(mismatchedMain())
 	case isBenchWorker():

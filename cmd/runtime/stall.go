@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"runtime/pprof"
+	"sync"
 	"time"
 
 	"starling/core/cluster"
@@ -24,12 +25,13 @@ func dataGroup(w *cluster.Worker, flat bool, timeout time.Duration, dir string) 
 		ranks[r] = r
 	}
 	recorder := comm.NewRecorder()
+	var once sync.Once // of the group and its parts
 	g, err := comm.NewGroup(w.Transport(), "data", ranks, comm.Options{Timeout: timeout, Flat: flat, Recorder: recorder, OnStall: func(err error) {
 		var stall *comm.StallError
 		var mismatch *comm.MismatchError
 		var lost *comm.PeerError
 		if errors.As(err, &stall) || errors.As(err, &mismatch) || errors.As(err, &lost) && !errors.Is(err, comm.ErrLeft) { // other ends explain themselves
-			saveStall(dir, w.Rank(), recorder)
+			once.Do(func() { saveStall(dir, w.Rank(), recorder) })
 		}
 	}})
 	return g, recorder, err

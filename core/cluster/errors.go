@@ -57,9 +57,18 @@ func (e *RankError) headline() string {
 type failedElsewhere struct {
 	rank int
 	text string
+	gone bool // the rank has ended, or is silent, without a word of its own
 }
 
 func (e *failedElsewhere) Error() string { return e.text }
+
+// Unwrap makes of a rank that is gone what the others see of it themselves: the launcher may only have been quicker.
+func (e *failedElsewhere) Unwrap() error {
+	if !e.gone {
+		return nil
+	}
+	return &comm.PeerError{Rank: e.rank, Cause: errors.New(e.text)}
+}
 
 // ErrLauncherGone is the cause of Worker.Context when the launcher has ended without a word.
 var ErrLauncherGone = errors.New("cluster: the launcher has ended; this rank ends too")

@@ -245,7 +245,7 @@ func (j *job) abandon(reason string, now time.Time) {
 // farewell tells ranks why a failing job ends.
 func (j *job) farewell() message {
 	if j.failure != nil {
-		return message{Kind: kindFail, Rank: j.failure.Rank, Text: j.failure.headline()}
+		return message{Kind: kindFail, Rank: j.failure.Rank, Text: j.failure.headline(), Gone: !j.ranks[j.failure.Rank].reported}
 	}
 	return message{Kind: kindFail, Rank: -1, Text: "cluster: " + j.reason}
 }

@@ -48,6 +48,7 @@ type message struct {
 	Addrs       []string          `json:",omitempty"`
 	Text        string            `json:",omitempty"`
 	Blame       []int             `json:",omitempty"`
+	Gone        bool              `json:",omitempty"` // the rank that failed has not reported that itself
 	Data        []byte            `json:",omitempty"`
 }
 

@@ -128,19 +128,19 @@ func (w *Worker) take(m message) {
 		case <-w.ctx.Done():
 		}
 	case kindFail:
-		w.lose(&failedElsewhere{rank: m.Rank, text: m.Text})
+		w.lose(&failedElsewhere{rank: m.Rank, text: m.Text, gone: m.Gone})
 	}
 }
 
 // lose ends the job on this rank because of something that happened elsewhere.
 func (w *Worker) lose(err error) {
-	w.cancel(err)
 	w.mu.Lock()
 	t, ended := w.transport, w.ended
 	w.mu.Unlock()
 	if t != nil && !ended {
-		t.Fail(err)
+		t.Fail(err) // before anybody closes a group because of the context
 	}
+	w.cancel(err)
 }
 
 // listen handles the launcher's messages until either side hangs up.
