@@ -55,6 +55,7 @@ func Run(t *testing.T, open Make, framed bool) {
 	t.Run("types", with(3, types))
 	t.Run("lists", with(3, lists))
 	t.Run("axes", with(6, axes))
+	t.Run("axes at work at once", with(6, axesAtWork))
 	t.Run("pairs", with(3, pairs))
 	t.Run("groups", with(3, groups))
 	t.Run("bytes", with(4, sentBytes))
