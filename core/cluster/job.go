@@ -30,6 +30,7 @@ type job struct {
 	suspect *RankError // a report that blames others, or that others are to make too
 	until   time.Time  // when the suspicion becomes the failure
 	orders  []order
+	known   time.Time // when all ranks were told where the others are
 }
 
 type phase int
@@ -48,6 +49,7 @@ type member struct {
 	pid       int
 	awaited   bool // something else starts it, and it has no place yet
 	here      bool // it has come, and waits for the others
+	spoke     bool // it has said something
 	addr      string
 	machine   string // where it really runs
 	connected bool
@@ -110,7 +112,7 @@ func (j *job) started(rank, pid int, now time.Time) {
 // message takes what a rank says.
 func (j *job) message(rank int, m message, now time.Time) {
 	r := &j.ranks[rank]
-	r.heard = now
+	r.heard, r.spoke = now, true
 	switch m.Kind {
 	case kindListening:
 		r.addr, r.machine = m.Text, m.Machine
@@ -125,6 +127,7 @@ func (j *job) message(rank int, m message, now time.Time) {
 				j.fail(e, now)
 				return
 			}
+			j.known = now
 			j.tell(message{Kind: kindPeers, Addrs: addrs})
 		}
 	case kindConnected:
@@ -290,26 +293,28 @@ func (j *job) tick(now time.Time) {
 		j.fail(j.suspect, now)
 	case j.stopped && now.Sub(j.since) >= j.cfg.StopGrace:
 		j.abandon(fmt.Sprintf("the job did not stop within %v", j.cfg.StopGrace), now)
-	case j.phase == forming && !j.stopped && now.Sub(j.since) >= j.cfg.JoinTimeout:
-		for r, m := range j.ranks { // whoever has come waits for those who have not
-			if m.awaited && !m.here {
-				j.fail(j.errorOf(r, fmt.Sprintf("did not join the job within %v", j.cfg.JoinTimeout)), now)
-				return
-			}
-		}
-		for r, m := range j.ranks {
-			if m.addr == "" {
-				j.fail(j.errorOf(r, fmt.Sprintf("did not join the job within %v", j.cfg.JoinTimeout)), now)
-				return
-			}
-		}
-		for r, m := range j.ranks {
-			if !m.connected {
-				j.fail(j.errorOf(r, fmt.Sprintf("did not connect to the other ranks within %v", j.cfg.JoinTimeout)), now)
-				return
-			}
+	case j.phase == forming && !j.stopped:
+		if at, rank, cause := j.late(); rank >= 0 && !now.Before(at) {
+			j.fail(j.errorOf(rank, cause), now)
 		}
 	}
+}
+
+// late returns which rank keeps the others from meeting, until when it is waited for, and what it has not done by then; -1 if none is
+// given up as yet. A rank that has spoken may prepare for as long as it gives signs of life, which tick sees to: it loads a recipe, plugins, data.
+func (j *job) late() (at time.Time, rank int, cause string) {
+	first := func(what func(member) bool) int { return slices.IndexFunc(j.ranks, what) }
+	limit := j.cfg.JoinTimeout
+	if rank = first(func(m member) bool { return m.awaited && !m.here }); rank < 0 { // whoever has come waits for those who have not
+		rank = first(func(m member) bool { return m.addr == "" && !m.spoke })
+	}
+	if rank >= 0 {
+		return j.since.Add(limit), rank, fmt.Sprintf("did not join the job within %v", limit)
+	}
+	if j.known.IsZero() {
+		return at, -1, ""
+	}
+	return j.known.Add(limit), first(func(m member) bool { return !m.connected }), fmt.Sprintf("did not connect to the other ranks within %v", limit)
 }
 
 // next returns when tick has to be called if nothing happens before.
@@ -344,7 +349,9 @@ func (j *job) next() time.Time {
 	if j.stopped {
 		by(j.since.Add(j.cfg.StopGrace))
 	} else if j.phase == forming {
-		by(j.since.Add(j.cfg.JoinTimeout))
+		if at, rank, _ := j.late(); rank >= 0 {
+			by(at)
+		}
 	}
 	return at
 }

@@ -88,6 +88,10 @@ const together = `
 `
 
 func TestJob(t *testing.T) {
+	hour := ""
+	for at := 10 * time.Second; at <= time.Hour; at += 10 * time.Second {
+		hour += fmt.Sprintf("at %v\n 0 beat\n 1 beat\n", at)
+	}
 	for _, c := range []struct {
 		name, script string
 		orders       string // joined by commas
@@ -96,7 +100,9 @@ func TestJob(t *testing.T) {
 		{"in order", together + "0 done\n 1 done\n 0 exit\n 1 exit", "0 peers,1 peers,0 go,1 go", ""},
 		{"dies before joining", "1 exit was killed by signal 9\n 0 exit exited with code 1", "0 fail",
 			"rank 1 (pid 101) was killed by signal 9 before the ranks were connected"},
-		{"never joins", "0 listening\n at 9s\n 0 beat\n 1 beat\n at 11s\n 0 exit\n at 14s\n 1 exit killed", "0 fail,1 fail,1 kill",
+		{"prepares for an hour", "0 listening\n 1 beat\n" + hour + "1 listening\n 0 connected\n 1 connected\n 0 done\n 1 done\n 0 exit\n 1 exit", "0 peers,1 peers,0 go,1 go", ""},
+		{"prepares and falls silent", "0 listening\n 1 beat\n at 15s\n 0 beat\n at 21s\n 0 exit\n at 24s\n 1 exit killed", "0 fail,1 fail,1 kill", "rank 1 (pid 101) gave no sign of life for 20s"},
+		{"never joins", "0 listening\n at 9s\n 0 beat\n at 11s\n 0 exit\n at 14s\n 1 exit killed", "0 fail,1 fail,1 kill",
 			"rank 1 (pid 101) did not join the job within 10s"},
 		{"never connects", "0 listening\n 1 listening\n 1 connected\n at 9s\n 0 beat\n 1 beat\n at 11s\n 0 exit\n 1 exit", "0 peers,1 peers,0 fail,1 fail",
 			"rank 0 (pid 100) did not connect to the other ranks within 10s"},
