@@ -4,6 +4,8 @@ package cluster
 
 import (
 	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
 	"fmt"
 	"net"
 	"os"
@@ -14,6 +16,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"starling/core/comm"
 )
 
 // The tests of this file put ranks into network namespaces of their own, joined by a virtual cable.
@@ -140,8 +144,26 @@ func TestStopped(t *testing.T) {
 }
 
 // TestStrangers: processes that connect to the ranks' ports without belonging to the job — with random bytes, with
-// another program's request, or saying nothing at all — change nothing.
+// another program's request, saying nothing at all, or encrypted without a certificate or with another job's — change nothing.
 func TestStrangers(t *testing.T) {
+	for _, encryption := range []string{EncryptionOff, EncryptionOn} {
+		t.Run("TLS "+encryption, func(t *testing.T) { testStrangers(t, encryption) })
+	}
+}
+
+func testStrangers(t *testing.T, encryption string) {
+	authority, err := comm.NewAuthority()
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := authority.Issue(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, err := x509.ParsePKCS8PrivateKey(other.Key)
+	if err != nil {
+		t.Fatal(err)
+	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -152,11 +174,12 @@ func TestStrangers(t *testing.T) {
 	}
 	_ = l.Close()
 	cfg := testConfig("run", 3, -1)
+	cfg.TLS = encryption
 	cfg.Listen = fmt.Sprintf("tcp:127.0.0.1:%d", port)
 	over := make(chan struct{})
 	var strangers sync.WaitGroup
 	var visits atomic.Int32
-	for i := range 9 {
+	for i := range 15 {
 		strangers.Go(func() {
 			for {
 				select {
@@ -176,10 +199,22 @@ func TestStrangers(t *testing.T) {
 					noise := make([]byte, 5000)
 					_, _ = rand.Read(noise)
 					_, _ = c.Write(noise)
-				default:
+				case 2:
 					select {
 					case <-over:
 					case <-time.After(50 * time.Millisecond):
+					}
+				default:
+					_ = c.SetDeadline(time.Now().Add(time.Second))
+					cfg := &tls.Config{InsecureSkipVerify: true}
+					if i/3 == 4 {
+						cfg.Certificates = []tls.Certificate{{Certificate: [][]byte{other.Certificate}, PrivateKey: key}}
+					}
+					stranger := tls.Client(c, cfg)
+					if stranger.Handshake() == nil { // whether the other side accepts, TLS 1.3 tells afterwards
+						if _, err := stranger.Read(make([]byte, 1)); err == nil {
+							t.Error("a stranger was answered")
+						}
 					}
 				}
 				_ = c.Close()
