@@ -587,7 +587,7 @@ class compress:
 
     @staticmethod
     def powersgd(rank = 4, warmup = 0):
-        """PowerSGD: matrices as products of that rank, after warmup updates that send everything"""
+        """PowerSGD: matrices as products of that rank; over the first warmup updates of 8 times, 4 times and twice that rank"""
         ...
 
 class recompute:

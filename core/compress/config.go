@@ -24,11 +24,11 @@ const (
 type Config struct {
 	Kind  Kind
 	Block int // of Int8: elements that share a scale
-	// Ratio, of TopK and DGC, is the part of the elements that is sent. Over the first Warmup updates more is: see RatioAt.
-	// PowerSGD sends everything in its Warmup.
+	// Ratio, of TopK and DGC, is the part of the elements that is sent, and Rank that of PowerSGD's products. Over the first Warmup
+	// updates more is sent: see RatioAt and RankAt.
 	Ratio  float64
+	Rank   int
 	Warmup int
-	Rank   int // of PowerSGD
 	// Clip, of DGC, bounds the norm of each contributor's gradient before it enters the momentum: with N contributors to
 	// Clip / sqrt(N), so that Clip bounds the norm of the whole gradient. 0: no clipping. It is the caller's to do.
 	Clip float64
@@ -88,7 +88,10 @@ func (c Config) String() string {
 	case DGC:
 		return fmt.Sprintf("dgc(ratio %v, warmup %d, clip %v)", c.Ratio, c.Warmup, c.Clip)
 	case PowerSGD:
-		return fmt.Sprintf("powersgd(rank %d, warmup %d)", c.Rank, c.Warmup)
+		if c.Warmup > 0 { // which was once another, that sent everything
+			return fmt.Sprintf("powersgd(rank %d, warmup %d from rank %d)", c.Rank, c.Warmup, 8*c.Rank)
+		}
+		return fmt.Sprintf("powersgd(rank %d, warmup 0)", c.Rank)
 	case Foreign:
 		return c.External.String()
 	}

@@ -2,7 +2,6 @@ package compress
 
 import (
 	"math"
-	"slices"
 
 	"starling/sdk/vec"
 )
@@ -17,11 +16,11 @@ type Matrix struct {
 // contributors is made orthonormal, and Mᵀ·P, whose sum is the next step's Q. What is no matrix, or would not become smaller,
 // is sent as it is.
 type Factors struct {
-	cfg   Config
-	mats  []factored
-	dense [][2]int // ranges of elements that are sent as they are
+	cfg     Config
+	places  map[int]int // where a matrix's Q begins, by At; it has room for the largest rank that the matrix is sent at
+	layouts map[int]*layout
+	*layout // of this step
 
-	update  int
 	inverse float32
 
 	rest    pair
@@ -30,10 +29,18 @@ type Factors struct {
 	p       []float32 // of one matrix
 }
 
+// layout is what is sent of a vector at one rank.
+type layout struct {
+	mats  []factored
+	dense [][2]int // ranges of elements that are sent as they are
+	// first and second are how many float32 the two sums have. The dense ranges are in the first, from behind on.
+	first, second, behind int
+}
+
 type factored struct {
 	Matrix
 	rank int
-	q, p int // where its factors begin, in Q and in the payload of P
+	p, q int // where its P begins in the first sum, and Mᵀ·P in the second
 }
 
 // compressible reports whether the factors are smaller than the matrix.
@@ -41,63 +48,111 @@ func (m Matrix) compressible(rank int) bool {
 	return rank <= min(m.Rows, m.Cols) && rank*(m.Rows+m.Cols) < m.Rows*m.Cols
 }
 
-// NewFactors makes the state for a vector of n elements, of which the matrices are known; they ascend and do not overlap.
-func NewFactors(cfg Config, n int, mats []Matrix) *Factors {
-	f := &Factors{cfg: cfg, inverse: 1, rest: newPair(n, cfg.Transactional)}
-	at, q, p := 0, 0, 0
+// lay makes the layout of n elements, of which the matrices are known; they ascend and do not overlap.
+func lay(n int, mats []Matrix, rank int) *layout {
+	l := &layout{}
+	at := 0
 	keep := func(upTo int) {
 		if upTo > at {
-			f.dense = append(f.dense, [2]int{at, upTo})
+			l.dense = append(l.dense, [2]int{at, upTo})
+			l.first += upTo - at
 		}
 	}
 	for _, m := range mats {
-		if !m.compressible(cfg.Rank) {
+		if !m.compressible(rank) {
 			continue
 		}
 		keep(m.At)
 		at = m.At + m.Rows*m.Cols
-		f.mats = append(f.mats, factored{m, cfg.Rank, q, p})
-		q, p = q+cfg.Rank*m.Cols, p+cfg.Rank*m.Rows
+		l.mats = append(l.mats, factored{m, rank, l.behind, l.second})
+		l.behind, l.second = l.behind+rank*m.Rows, l.second+rank*m.Cols
 	}
 	keep(n)
-	for _, d := range f.dense {
-		p += d[1] - d[0]
+	l.first += l.behind
+	return l
+}
+
+// ranks lists the ranks of the warm-up's stages and the one behind them, descending.
+func (c Config) ranks() []int {
+	if c.Warmup == 0 {
+		return []int{c.Rank}
 	}
-	f.q = newPair(q, cfg.Transactional)
-	f.payload = make([]float32, max(p, q))
-	for _, m := range f.mats {
-		f.p = slices.Grow(f.p[:0], m.rank*m.Rows)
+	return []int{8 * c.Rank, 4 * c.Rank, 2 * c.Rank, c.Rank}
+}
+
+// RankAt is the rank of update number update (from 0): 8·Rank at first, then 4·Rank and 2·Rank, in stages of equal length,
+// until Rank from update Warmup on.
+func (c Config) RankAt(update int) int {
+	ranks := c.ranks()
+	stages := len(ranks) - 1
+	if update >= c.Warmup {
+		return ranks[stages]
 	}
+	return ranks[int(int64(update)*int64(stages)/int64(c.Warmup))]
+}
+
+// largest is the largest rank that a matrix is sent at; 0 if it is always sent as it is.
+func (c Config) largest(m Matrix) int {
+	for _, r := range c.ranks() {
+		if m.compressible(r) {
+			return r
+		}
+	}
+	return 0
+}
+
+// NewFactors makes the state for a vector of n elements, of which the matrices are known; they ascend and do not overlap.
+func NewFactors(cfg Config, n int, mats []Matrix) *Factors {
+	f := &Factors{cfg: cfg, places: map[int]int{}, layouts: map[int]*layout{}, inverse: 1}
+	q, p := 0, 0
+	for _, m := range mats {
+		if r := cfg.largest(m); r > 0 {
+			f.places[m.At] = q
+			q, p = q+r*m.Cols, max(p, r*m.Rows)
+		}
+	}
+	most := 0
+	for _, r := range cfg.ranks() {
+		l := lay(n, mats, r)
+		f.layouts[r] = l
+		most = max(most, l.first, l.second)
+	}
+	f.layout = f.layouts[cfg.RankAt(0)]
+	f.rest, f.q = newPair(n, cfg.Transactional), newPair(q, cfg.Transactional)
+	f.payload, f.p = make([]float32, most), make([]float32, p)
 	return f
 }
 
 // Payload is how many float32 the two sums of a step have.
-func (f *Factors) Payload() (first, second int) {
-	for _, m := range f.mats {
-		first += m.rank * m.Rows
-		second += m.rank * m.Cols
-	}
-	for _, d := range f.dense {
-		first += d[1] - d[0]
-	}
-	return first, second
+func (f *Factors) Payload() (first, second int) { return f.first, f.second }
+
+// Payload is what the Factors of a vector send and take.
+type Payload struct {
+	First, Second  int   // float32 in the two sums of a step, once the warm-up is over
+	Most           int   // float32 in the largest sum of any step
+	State, Buffers int64 // bytes
 }
 
-// Payload is that of the Factors of a vector, and the size of their state in bytes.
-func (c Config) Payload(n int, mats []Matrix) (first, second int, state int64) {
-	first = n
-	for _, m := range mats {
-		if m.compressible(c.Rank) {
-			first += c.Rank*m.Rows - m.Rows*m.Cols
-			second += c.Rank * m.Cols
-		}
+// Payload is that of a vector of n elements with these matrices.
+func (c Config) Payload(n int, mats []Matrix) Payload {
+	l := lay(n, mats, c.Rank)
+	z := Payload{First: l.first, Second: l.second}
+	for _, r := range c.ranks() {
+		l := lay(n, mats, r)
+		z.Most = max(z.Most, l.first, l.second)
 	}
-	return first, second, 4 * int64(n+second)
+	q, p := 0, 0
+	for _, m := range mats {
+		r := c.largest(m)
+		q, p = q+r*m.Cols, max(p, r*m.Rows)
+	}
+	z.State, z.Buffers = 4*int64(n+q), 4*int64(z.Most+p)
+	return z
 }
 
 // Begin starts a step; see Stream.Begin.
 func (f *Factors) Begin(update int, by float64) {
-	f.update = update
+	f.layout = f.layouts[f.cfg.RankAt(update)]
 	f.Divide(by)
 	f.rest.begin()
 	f.q.begin()
@@ -120,14 +175,7 @@ func (f *Factors) Sum(own [][]float32, dst []float32, sum func([]float32) error)
 	for _, g := range own {
 		addScaled(rest, g, factor)
 	}
-	if f.update < f.cfg.Warmup {
-		copy(dst, rest)
-		clear(rest)
-		return sum(dst)
-	}
-	first, second := f.Payload()
-	payload := f.payload[:first]
-	at := 0
+	payload := f.payload[:f.first]
 	for _, m := range f.mats {
 		q := f.prepare(m)
 		for i := range m.Rows {
@@ -136,8 +184,8 @@ func (f *Factors) Sum(own [][]float32, dst []float32, sum func([]float32) error)
 				payload[m.p+j*m.Rows+i] = vec.Dot(row, q[j*m.Cols:][:m.Cols])
 			}
 		}
-		at = m.p + m.rank*m.Rows
 	}
+	at := f.behind
 	for _, d := range f.dense {
 		at += copy(payload[at:], rest[d[0]:d[1]])
 		clear(rest[d[0]:d[1]])
@@ -145,14 +193,17 @@ func (f *Factors) Sum(own [][]float32, dst []float32, sum func([]float32) error)
 	if err := sum(payload); err != nil {
 		return err
 	}
-	f.take(payload, dst)
+	at = f.behind
+	for _, d := range f.dense {
+		at += copy(dst[d[0]:d[1]], payload[at:])
+	}
 	// dst holds nothing of the matrices yet: their P goes where dst's matrix will be, and the payload is free for Mᵀ·P.
 	for _, m := range f.mats {
 		p := payload[m.p:][:m.rank*m.Rows]
 		orthonormalise(p, m.rank, m.Rows)
 		copy(dst[m.At:], p)
 	}
-	payload = f.payload[:second]
+	payload = f.payload[:f.second]
 	for _, m := range f.mats {
 		q, p := payload[m.q:][:m.rank*m.Cols], dst[m.At:][:m.rank*m.Rows]
 		clear(q)
@@ -172,28 +223,20 @@ func (f *Factors) Sum(own [][]float32, dst []float32, sum func([]float32) error)
 	if err := sum(payload); err != nil {
 		return err
 	}
-	copy(f.q.work, payload)
 	for _, m := range f.mats {
+		copy(f.factor(m), payload[m.q:])
 		f.multiply(m, dst[m.At:][:m.Rows*m.Cols])
 	}
 	return nil
 }
 
-// take writes what was sent as it is to dst.
-func (f *Factors) take(payload, dst []float32) {
-	at := 0
-	for _, m := range f.mats {
-		at = m.p + m.rank*m.Rows
-	}
-	for _, d := range f.dense {
-		at += copy(dst[d[0]:d[1]], payload[at:])
-	}
-}
+// factor is a matrix's Q, its columns one behind the other. One of a smaller rank is the beginning of one of a larger.
+func (f *Factors) factor(m factored) []float32 { return f.q.work[f.places[m.At]:][:m.rank*m.Cols] }
 
 // multiply makes m the product of the P that lies at its beginning and of Q.
 func (f *Factors) multiply(m factored, out []float32) {
 	p := append(f.p[:0], out[:m.rank*m.Rows]...)
-	q := f.q.work[m.q:][:m.rank*m.Cols]
+	q := f.factor(m)
 	for i := range m.Rows {
 		row := out[i*m.Cols:][:m.Cols]
 		vec.Scale(row, q[:m.Cols], p[i])
@@ -205,7 +248,7 @@ func (f *Factors) multiply(m factored, out []float32) {
 
 // prepare gives the columns of a matrix's Q, stored one behind the other, unit length; one that is 0 is drawn anew.
 func (f *Factors) prepare(m factored) []float32 {
-	q := f.q.work[m.q:][:m.rank*m.Cols]
+	q := f.factor(m)
 	for j := range m.rank {
 		col := q[j*m.Cols:][:m.Cols]
 		norm := math.Sqrt(vec.SumSq64(col))
@@ -236,11 +279,7 @@ func orthonormalise(p []float32, rank, n int) {
 		for range 2 { // twice is enough
 			for k := range j {
 				w := p[k*n:][:n]
-				dot := 0.0
-				for i := range v {
-					dot += float64(float64(v[i]) * float64(w[i]))
-				}
-				vec.Axpy(v, w, float32(-dot))
+				vec.Axpy(v, w, -vec.Dot(v, w))
 			}
 		}
 		norm := math.Sqrt(vec.SumSq64(v))
@@ -265,12 +304,12 @@ func (f *Factors) Restore(sum []float32, lo int) { vec.AddTo(f.rest.work[lo:lo+l
 // Rest is what was not sent of the vector.
 func (f *Factors) Rest() []float32 { return f.rest.kept }
 
-// Q is the factor of a matrix that the next step begins with, the same for all contributors; nil where the matrix is sent as it is.
+// Q is the factor of a matrix that the next step begins with, the same for all contributors, with room for the largest rank that
+// the matrix is sent at; nil where the matrix is always sent as it is.
 func (f *Factors) Q(m Matrix) []float32 {
-	for _, x := range f.mats {
-		if x.Matrix == m {
-			return f.q.kept[x.q:][:x.rank*x.Cols]
-		}
+	at, ok := f.places[m.At]
+	if !ok {
+		return nil
 	}
-	return nil
+	return f.q.kept[at:][:f.cfg.largest(m)*m.Cols]
 }

@@ -4,6 +4,8 @@ import (
 	"math"
 	"slices"
 	"testing"
+
+	"starling/sdk/vec"
 )
 
 // together runs one step of all contributors' factors, each in a goroutine; sums are in order of the contributors.
@@ -52,7 +54,7 @@ var testMatrices = []Matrix{{At: 3, Rows: 12, Cols: 20, Key: 1}, {At: 250, Rows:
 const testLen = 260 + 270 + 5
 
 func TestPowerSGDLosesNothing(t *testing.T) {
-	cfg := Config{Kind: PowerSGD, Rank: 2, Transactional: true}
+	cfg := Config{Kind: PowerSGD, Rank: 2, Warmup: 20, Transactional: true}
 	f := []*Factors{NewFactors(cfg, testLen, testMatrices), NewFactors(cfg, testLen, testMatrices), NewFactors(cfg, testLen, testMatrices)}
 	total, sent := make([]float64, testLen), make([]float64, testLen)
 	for step := range 30 {
@@ -162,12 +164,69 @@ func TestPowerSGDSurvivesZerosAndSpreadsNaN(t *testing.T) {
 	}
 }
 
-func TestPayloadIsWhatFactorsSend(t *testing.T) {
-	cfg := Config{Kind: PowerSGD, Rank: 2}
-	f := NewFactors(cfg, testLen, testMatrices)
-	a, b := f.Payload()
-	c, d, _ := cfg.Payload(testLen, testMatrices)
-	if a != c || b != d {
-		t.Errorf("factors send %d and %d, planned %d and %d", a, b, c, d)
+// The rank falls in three stages to the one that was asked for; a matrix that a stage would not shrink is sent as it is, and its
+// factor goes on where it shrinks.
+func TestPowerSGDWarmsUp(t *testing.T) {
+	cfg := Config{Kind: PowerSGD, Rank: 1, Warmup: 10}
+	var ranks []int
+	for u := range 12 {
+		ranks = append(ranks, cfg.RankAt(u))
+	}
+	if want := []int{8, 8, 8, 8, 4, 4, 4, 2, 2, 2, 1, 1}; !slices.Equal(ranks, want) {
+		t.Errorf("ranks %v, want %v", ranks, want)
+	}
+	if r := (Config{Kind: PowerSGD, Rank: 3}).RankAt(0); r != 3 {
+		t.Errorf("rank %d without a warm-up, want 3", r)
+	}
+	// A run that was begun with a warm-up that sent everything has another digest, and is not resumed with this one.
+	if got := cfg.String(); got != "powersgd(rank 1, warmup 10 from rank 8)" {
+		t.Errorf("a warm-up enters the digest as %s", got)
+	}
+	if got := (Config{Kind: PowerSGD, Rank: 1}).String(); got != "powersgd(rank 1, warmup 0)" {
+		t.Errorf("no warm-up enters the digest as %s", got)
+	}
+	mats := append(slices.Clone(testMatrices), Matrix{At: testLen, Rows: 40, Cols: 30, Key: 4})
+	const n = testLen + 40*30
+	f := NewFactors(cfg, n, mats)
+	planned := cfg.Payload(n, mats)
+	for u := range 12 {
+		rank := cfg.RankAt(u)
+		g := random(uint64(u), n)
+		for i := range g {
+			g[i] = float32(math.Tanh(float64(g[i])))
+		}
+		f.Begin(u, 1)
+		was := slices.Clone(f.Rest())
+		dst := together([]*Factors{f}, [][]float32{slices.Clone(g)})[0]
+		f.Commit()
+		if first, second := f.Payload(); first > planned.Most || second > planned.Most || len(f.payload) > planned.Most {
+			t.Fatalf("rank %d: sums of %d and %d, planned %d at most", rank, first, second, planned.Most)
+		}
+		// At rank 8 only the largest shrinks, at 4 and 2 all but the smallest, which does at 1.
+		if got, want := len(f.mats), map[int]int{8: 1, 4: 3, 2: 3, 1: 4}[rank]; got != want {
+			t.Fatalf("rank %d: %d matrices in factors, want %d", rank, got, want)
+		}
+		for _, m := range f.mats {
+			q := f.Q(m.Matrix)
+			for j := range rank {
+				if vec.SumSq64(q[j*m.Cols:][:m.Cols]) == 0 {
+					t.Fatalf("update %d: column %d of the factor of the matrix at %d is 0", u, j, m.At)
+				}
+			}
+		}
+		for i := range dst {
+			if want := was[i] + g[i]; !(math.Abs(float64(dst[i]+f.Rest()[i]-want)) < 1e-4*(1+math.Abs(float64(want)))) {
+				t.Fatalf("update %d, element %d: %v sent and %v left of %v", u, i, dst[i], f.Rest()[i], want)
+			}
+		}
+	}
+	if first, second := f.Payload(); first != planned.First || second != planned.Second {
+		t.Errorf("factors send %d and %d, planned %d and %d", first, second, planned.First, planned.Second)
+	}
+	if got := 4 * int64(len(f.rest.kept)+len(f.q.kept)); got != planned.State {
+		t.Errorf("%d bytes of state, planned %d", got, planned.State)
+	}
+	if got := 4 * int64(len(f.payload)+len(f.p)); got != planned.Buffers {
+		t.Errorf("%d bytes of buffers, planned %d", got, planned.Buffers)
 	}
 }

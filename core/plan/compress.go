@@ -163,21 +163,17 @@ func (p *Plan) lacking() int {
 func (s *Summary) factors(p *Plan, b Bucket, at comm.Compressing) {
 	world, n := p.Settings.World, b.Place.Shape.Numel()
 	c, h := p.Settings.Compress, p.Settings.Hosting()
-	first, second, state := c.Payload(n, p.Matrices(b))
-	s.UnsentBytes += state
-	s.CompressionBytes += c.Kept(state) + 4*int64(max(first, second))
+	z := c.Payload(n, p.Matrices(b))
+	s.UnsentBytes += z.State
+	s.CompressionBytes += c.Kept(z.State) + z.Buffers
 	if world == 1 {
 		return
 	}
 	if h.Each == 1 {
-		most := max(first, second)
-		if c.Warmup > 0 {
-			most = n
-		}
-		s.CompressionBytes += 8 * int64(most) // parts of other ranks, and sums of them
+		s.CompressionBytes += 8 * int64(z.Most) // parts of other ranks, and sums of them
 	}
 	part := func(n int) int { return comm.Chunks(n, h.Each, comm.ChunkAlign)[h.Place()].Len() }
-	for _, n := range []int{first, second} {
+	for _, n := range []int{z.First, z.Second} {
 		n = part(n)
 		own := comm.Chunks(n, h.Hosts(), comm.ChunkAlign)[h.Host()].Len()
 		s.SentBytes += 4 * int64(n-own+(h.Hosts()-1)*own)

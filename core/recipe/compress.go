@@ -28,7 +28,7 @@ func compressDeclarations() []declaration {
 			z := compress.Config{Kind: compress.DGC}
 			return c.newCompression(&z, &z.Ratio, &z.Warmup, &z.Clip)
 		}},
-		{"powersgd(rank = 4, warmup = 0)", "PowerSGD: matrices as products of that rank, after warmup updates that send everything", func(c *call) (starlark.Value, error) {
+		{"powersgd(rank = 4, warmup = 0)", "PowerSGD: matrices as products of that rank; over the first warmup updates of 8 times, 4 times and twice that rank", func(c *call) (starlark.Value, error) {
 			z := compress.Config{Kind: compress.PowerSGD}
 			return c.newCompression(&z, &z.Rank, &z.Warmup)
 		}},

@@ -18,7 +18,7 @@ import (
 
 var methods = map[string]compress.Config{
 	"int8": {Kind: compress.Int8, Block: 64}, "bf16": {Kind: compress.BF16}, "topk": {Kind: compress.TopK, Ratio: 0.05, Warmup: 4},
-	"dgc": {Kind: compress.DGC, Ratio: 0.05, Warmup: 4}, "powersgd": {Kind: compress.PowerSGD, Rank: 2, Warmup: 2},
+	"dgc": {Kind: compress.DGC, Ratio: 0.05, Warmup: 4}, "powersgd": {Kind: compress.PowerSGD, Rank: 2, Warmup: 9},
 }
 
 // compressed makes a spec compress; DGC brings the optimizer that it needs.
