@@ -182,7 +182,8 @@ func (y *hierarchy) prepareSums(g *Group, call Call, red *Reduction, own [][]flo
 	}
 	s := &hostSums{y: y, label: call.Label, red: one, prepared: map[vectorAt]hierarchyStep{}}
 	sum := s.sum
-	return g.prepare(call, func(*run) error {
+	return g.prepare(call, func(r *run) error {
+		r.flush() // the waiting is done in other groups
 		for _, c := range add {
 			c.Start()
 		}

@@ -270,14 +270,17 @@ func (p *peer) giveUp(why error) {
 	_ = p.conn.Close()
 }
 
-// post queues a frame without body.
+// post sends a frame without body, or where others are queued those: they say as much.
 func (p *peer) post(h header) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.lost == nil && len(p.control) == 0 {
-		p.control = appendHeader(p.control, h)
-		p.poke()
+	if p.lost != nil {
+		return
 	}
+	if len(p.control) == 0 {
+		p.control = appendHeader(p.control, h)
+	}
+	p.poke()
 }
 
 // readLoop reads frames until the connection ends, then fails whatever was left.

@@ -136,7 +136,7 @@ func (p *peer) writeLoop() {
 			p.mu.Lock()
 		}
 		p.busy, p.handed = true, false
-		last := p.w.out.done == nil && !p.w.sealed && (p.bye || p.lost != nil)
+		last := (p.bye || p.lost != nil) && p.w.out.done == nil && !p.w.sealed && len(p.control) == 0 && p.gone == len(p.ready)
 		p.mu.Unlock()
 		if last {
 			p.w.rest = append(p.w.rest, appendHeader(nil, header{kind: frameBye}))
