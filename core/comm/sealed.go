@@ -46,19 +46,17 @@ func (s *sealedConn) Write(b []byte) (int, error) {
 
 // gather encrypts parts by t, whose connection this is, and returns what is to be written. It is good until the next call.
 func (s *sealedConn) gather(t io.Writer, parts net.Buffers) ([]byte, error) {
-	s.set(true)
-	defer s.set(false)
-	s.out = s.out[:0]
+	s.mu.Lock()
+	s.gathers, s.out = true, s.out[:0]
+	s.mu.Unlock()
+	var err error
 	for _, b := range parts {
-		if _, err := t.Write(b); err != nil {
-			return nil, err
+		if _, err = t.Write(b); err != nil {
+			break
 		}
 	}
-	return s.out, nil
-}
-
-func (s *sealedConn) set(gathers bool) {
-	s.mu.Lock()
-	s.gathers = gathers
-	s.mu.Unlock()
+	s.mu.Lock() // the reader may be sending an alert
+	defer s.mu.Unlock()
+	s.gathers = false
+	return s.out, err
 }
