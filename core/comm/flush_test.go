@@ -6,6 +6,8 @@ import (
 	"errors"
 	"io"
 	"net"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -144,4 +146,69 @@ func TestGoodbyeIsLast(t *testing.T) {
 		t.Error(err)
 	}
 	_ = theirs.Close()
+}
+
+// stuck takes nothing any more once it is full, whatever the deadline, until it is closed.
+type stuck struct {
+	net.Conn
+	full   atomic.Bool
+	once   sync.Once
+	closed chan struct{}
+}
+
+func (c *stuck) Write(b []byte) (int, error) {
+	if !c.full.Load() {
+		return c.Conn.Write(b)
+	}
+	<-c.closed
+	return 0, net.ErrClosed
+}
+
+func (c *stuck) Close() error {
+	c.once.Do(func() { close(c.closed) })
+	return c.Conn.Close()
+}
+
+// TestGivingUpDoesNotWait: an encrypted connection that takes nothing is given up without a word to the other side.
+func TestGivingUpDoesNotWait(t *testing.T) {
+	a, err := NewAuthority()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ends [2]net.Conn
+	below := &stuck{closed: make(chan struct{})}
+	below.Conn, ends[1] = net.Pipe()
+	ends[0] = below
+	errs := make(chan error)
+	for r := range ends {
+		go func() {
+			c, err := a.Issue(r)
+			if err == nil {
+				ends[r], err = Secure(ends[r], c, []int{1, -1}[r])
+			}
+			errs <- err
+		}()
+	}
+	if err := errors.Join(<-errs, <-errs); err != nil {
+		t.Fatal(err)
+	}
+	go func() { _, _ = io.Copy(io.Discard, ends[1]) }()
+	x := newSocketTransport(0, []net.Conn{nil, ends[0]}, "a pipe", time.Hour, time.Hour)
+	below.full.Store(true)
+	over := make(chan struct{})
+	go func() {
+		x.peers[1].giveUp(errors.New("it is silent"))
+		close(over)
+	}()
+	select {
+	case <-over:
+	case <-time.After(10 * time.Second):
+		t.Error("it waits for the other side to take an alert")
+		_ = below.Close()
+		<-over
+	}
+	if err := x.Close(); err != nil {
+		t.Error(err)
+	}
+	_ = ends[1].Close()
 }

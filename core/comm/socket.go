@@ -253,7 +253,7 @@ func (t *socketTransport) Close() error {
 		t.wg.Wait()
 		for _, p := range t.peers {
 			if p != nil {
-				_ = p.conn.Close()
+				p.cut()
 			}
 		}
 	})
@@ -267,8 +267,11 @@ func (p *peer) giveUp(why error) {
 		p.silent = why
 	}
 	p.mu.Unlock()
-	_ = p.conn.Close()
+	p.cut()
 }
+
+// cut closes the connection below encryption, which would first send an alert and wait for seconds where nothing is taken any more.
+func (p *peer) cut() { _ = p.w.conn.Close() }
 
 // post sends a frame without body, or where others are queued those: they say as much.
 func (p *peer) post(h header) {
@@ -321,7 +324,7 @@ func (p *peer) readLoop() {
 	p.poke()
 	p.mu.Unlock()
 	if !closing && !left {
-		_ = p.conn.Close() // ends the writer
+		p.cut() // ends the writer
 	}
 	for _, m := range open {
 		m.complete(err)
