@@ -37,18 +37,15 @@ train(
 // TestCommunicationIsHidden: between two hosts whose link is so slow that a step's communication takes about as long as the
 // backward pass after its first bucket, nine tenths of what can run beside the backward pass does. With zero = 1 that is not only
 // the gradients' way to their owners, but the way back of the parameters that these have updated, which needs the processors while the
-// backward pass does: eight tenths of it. With STARLING_LONG the machine is taken to have nothing else to do, as the gate sees to; beside
-// other tests less is asked.
+// backward pass does: eight tenths of it. It measures times, so it runs only with STARLING_LONG, where nothing runs beside it, as the gate
+// sees to.
 func TestCommunicationIsHidden(t *testing.T) {
-	if testing.Short() {
-		t.Skip("it measures times")
+	if os.Getenv("STARLING_LONG") == "" {
+		t.Skip("set STARLING_LONG=1: it measures times, and wants a machine that has nothing else to do")
 	}
 	recipe := recipeFile(t, overlapRecipe)
 	names := namespaces(t, 2)
 	for zero, want := range []float64{0.9, 0.8} {
-		if os.Getenv("STARLING_LONG") == "" {
-			want -= 0.2
-		}
 		t.Run(fmt.Sprint("zero=", zero), func(t *testing.T) { checkHidden(t, recipe, names, zero, want) })
 	}
 }

@@ -146,8 +146,15 @@ func (h *Handle) Wait(ctx context.Context) error {
 	return h.Err()
 }
 
-// Over reports whether the collective is over.
-func (h *Handle) Over() bool { return h.over.Load() }
+// Over reports whether the collective is over. Whoever asks again and again sees it end: what was left to whoever waits, the
+// group then carries out.
+func (h *Handle) Over() bool {
+	over := h.over.Load()
+	if !over && h.c != nil {
+		h.c.g.poke()
+	}
+	return over
+}
 
 // Err returns the result of a collective that is over, nil before.
 func (h *Handle) Err() error {

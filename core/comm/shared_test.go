@@ -2,6 +2,7 @@ package comm
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"net"
@@ -287,5 +288,23 @@ func TestSteadyAllocations(t *testing.T) {
 				}))
 			})
 		}
+	}
+}
+
+// A small sum that nobody waits for is over for whoever asks again and again.
+func TestAskingEndsASum(t *testing.T) {
+	errs := onAll(t, sharing(t, 2), Options{}, func(ctx context.Context, g *Group) error {
+		h := g.StartAllReduce("small", make([]float32, 8))
+		for !h.Over() {
+			select {
+			case <-ctx.Done():
+				return errors.New("it is never over")
+			case <-time.After(time.Millisecond):
+			}
+		}
+		return h.Err()
+	})
+	if err := errors.Join(errs...); err != nil {
+		t.Error(err)
 	}
 }
