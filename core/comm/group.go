@@ -55,6 +55,8 @@ type Group struct {
 	scratch []float32  // of whoever carries out a collective there
 
 	workers sync.WaitGroup
+	ending  sync.Once
+	ended   error // what Close returns
 }
 
 // NewGroup makes this rank's end of a group. Every member calls it with the same name and ranks; names must be unique
@@ -152,18 +154,22 @@ func (g *Group) Err() error {
 // an *AbortError naming this rank, unless reason is one of this package's errors). The first failure wins.
 func (g *Group) Abort(reason error) { g.fail(reason, true) }
 
-// Close ends the group on this rank. Collectives that have not finished fail with ErrClosed; other members are not told.
+// Close ends the group on this rank, and returns when nothing touches the memory of its collectives any more. Collectives that
+// have not finished fail with ErrClosed; other members are not told. Further calls return what the first did.
 func (g *Group) Close() error {
-	g.fail(ErrClosed, false)
-	<-g.dead
-	g.mu.Lock()
-	g.closing = true
-	g.mu.Unlock()
-	g.poke()
-	g.workers.Wait()
-	g.t.Detach(g.id)
-	g.shared.leave()
-	return g.hosts.close()
+	g.ending.Do(func() {
+		g.fail(ErrClosed, false)
+		<-g.dead
+		g.mu.Lock()
+		g.closing = true
+		g.mu.Unlock()
+		g.poke()
+		g.workers.Wait()
+		g.t.Detach(g.id)
+		g.shared.leave()
+		g.ended = g.hosts.close()
+	})
+	return g.ended
 }
 
 // fail records the first failure, wakes everything that waits and, if tell is set, sends the reason to the members.

@@ -66,8 +66,13 @@ func Run(ctx context.Context, spec *Spec, env Env) (*Result, error) {
 	env.Status("reading data")
 	l := &loop{spec: spec, env: env}
 	r, err := l.run(ctx)
-	if err != nil && !errors.Is(err, ErrInterrupted) && env.Quiesce != nil {
-		env.Quiesce(err) // collectives on their way would write into memory that is freed next
+	if err != nil && !errors.Is(err, ErrInterrupted) { // collectives on their way would touch memory that is freed next
+		if env.Quiesce != nil {
+			env.Quiesce(err)
+		}
+		if env.Group != nil {
+			_ = env.Group.Close()
+		}
 	}
 	l.close()
 	return r, err
