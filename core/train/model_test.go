@@ -3,6 +3,7 @@ package train
 import (
 	"context"
 	"errors"
+	"fmt"
 	"hash/fnv"
 	"sync/atomic"
 	"testing"
@@ -148,4 +149,106 @@ func runOnHosts(t testing.TB, ctx context.Context, hosts []string, ranks, thread
 		err = ErrInterrupted
 	}
 	return results, err
+}
+
+// wide makes the test's model large enough that its tensors are cut among ranks, with lanes of one micro-batch each where lanes
+// is 12, of two where it is 6.
+func wide(s *Spec, lanes int) {
+	s.Model, s.Data.Lanes, s.Steps = testModel{hidden: 200, classes: 10}, lanes, 6
+	s.Mesh.BucketMB, s.Mesh.FirstBucket = 0.06, 0.002
+}
+
+// blockModel is a stack of residual blocks with dropout.
+type blockModel struct{ layers int }
+
+func (m blockModel) Loss(batch []Input, training bool) (*graph.Graph, error) {
+	b := graph.NewBuilder()
+	in := map[string]*graph.Value{}
+	for _, i := range batch {
+		in[i.Name] = b.Must(graph.OpInput, graph.InputAttrs{Name: i.Name, DType: i.DType, Shape: graph.MakeDims(i.Shape)})[0]
+	}
+	var rng *graph.Value
+	if training {
+		rng = b.Must(graph.OpInput, graph.InputAttrs{Name: "rng", DType: tensor.U32, Shape: graph.MakeDims([]int{4})})[0]
+	}
+	param := func(name string, shape ...int) *graph.Value {
+		return b.Must(graph.OpParam, graph.ParamAttrs{Name: name, Shape: graph.MakeDims(shape), Init: graph.Init{Kind: graph.InitNormal, B: 0.1}})[0]
+	}
+	x := in["features"]
+	n := x.Shape[0]
+	x = b.Must(graph.OpReshape, graph.ShapeAttrs{Shape: graph.MakeDims([]int{n, 144})}, x)[0]
+	for i := range m.layers {
+		b.Block = fmt.Sprintf("b.%d", i)
+		y := b.Must(graph.OpLayerNorm, graph.NormAttrs{Eps: 1e-5}, x, param(b.Block+".norm", 144))[0]
+		y = b.Must(graph.OpGELU, nil, b.Must(graph.OpLinear, nil, y, param(b.Block+".up", 300, 144))[0])[0]
+		if training {
+			y = b.Must(graph.OpDropout, graph.DropoutAttrs{P: 0.2, Key: graph.DropoutKey(b.Block, 0)}, y, rng)[0]
+		}
+		x = b.Must(graph.OpAdd, nil, x, b.Must(graph.OpLinear, nil, y, param(b.Block+".down", 144, 300))[0])[0]
+	}
+	b.Block = ""
+	out := b.Must(graph.OpCrossEntropy, graph.CrossEntropyAttrs{Ignore: -1}, b.Must(graph.OpLinear, nil, x, param("head", 10, 144))[0], in["labels"])
+	b.Output("loss", out[0])
+	b.Output("weight", out[1])
+	return b.G, nil
+}
+
+// oddModel has what real models have beside the ordinary: a frozen table, a parameter that no loss reaches, a tied weight, a tensor
+// larger than a bucket, and sizes that no number of ranks divides.
+type oddModel struct{}
+
+func (oddModel) Loss(batch []Input, _ bool) (*graph.Graph, error) {
+	b := graph.NewBuilder()
+	in := map[string]*graph.Value{}
+	for _, i := range batch {
+		in[i.Name] = b.Must(graph.OpInput, graph.InputAttrs{Name: i.Name, DType: i.DType, Shape: graph.MakeDims(i.Shape)})[0]
+	}
+	param := func(name string, frozen bool, shape ...int) *graph.Value {
+		a := graph.ParamAttrs{Name: name, Shape: graph.MakeDims(shape), Init: graph.Init{Kind: graph.InitNormal, B: 0.1}, Frozen: frozen}
+		return b.Must(graph.OpParam, a)[0]
+	}
+	x := in["features"]
+	n := x.Shape[0]
+	width := x.Shape.Numel() / n
+	x = b.Must(graph.OpReshape, graph.ShapeAttrs{Shape: graph.MakeDims([]int{n, width})}, x)[0]
+	param("aux.head", false, 77, 61)
+	x = b.Must(graph.OpAdd, nil, x, param("fixed", true, width))[0]
+	w := param("h.0.w", false, 333, width)
+	x = b.Must(graph.OpLinear, nil, x, w, param("h.0.b", false, 333))[0]
+	x = b.Must(graph.OpGELU, nil, x)[0]
+	x = b.Must(graph.OpLinear, nil, x, b.Must(graph.OpTranspose, graph.PermAttrs{Perm: graph.MakeDims([]int{1, 0})}, w)[0])[0]
+	x = b.Must(graph.OpLinear, nil, x, param("h.1.w", false, 131, width))[0]
+	out := b.Must(graph.OpCrossEntropy, graph.CrossEntropyAttrs{Ignore: -1}, b.Must(graph.OpLinear, nil, x, param("head", false, 10, 131))[0], in["labels"])
+	b.Output("loss", out[0])
+	b.Output("weight", out[1])
+	return b.G, nil
+}
+
+// tokenModel shares one table between a classifier and a model of tokens.
+type tokenModel struct{}
+
+func (tokenModel) table(b *graph.Builder) *graph.Value {
+	return b.Must(graph.OpParam, graph.ParamAttrs{Name: "table", Shape: graph.MakeDims([]int{256, 144}), Init: graph.Init{Kind: graph.InitNormal, B: 1}})[0]
+}
+
+func (m tokenModel) Loss(batch []Input, _ bool) (*graph.Graph, error) {
+	b := graph.NewBuilder()
+	in := map[string]*graph.Value{}
+	for _, i := range batch {
+		in[i.Name] = b.Must(graph.OpInput, graph.InputAttrs{Name: i.Name, DType: i.DType, Shape: graph.MakeDims(i.Shape)})[0]
+	}
+	x := in["features"]
+	x = b.Must(graph.OpReshape, graph.ShapeAttrs{Shape: graph.MakeDims([]int{x.Shape[0], 144})}, x)[0]
+	out := b.Must(graph.OpCrossEntropy, graph.CrossEntropyAttrs{Ignore: -1}, b.Must(graph.OpLinear, nil, x, m.table(b))[0], in["labels"])
+	b.Output("loss", out[0])
+	b.Output("weight", out[1])
+	return b.G, nil
+}
+
+func (m tokenModel) forward(in Input) (*graph.Graph, error) {
+	b := graph.NewBuilder()
+	tokens := b.Must(graph.OpInput, graph.InputAttrs{Name: in.Name, DType: in.DType, Shape: graph.MakeDims(in.Shape)})[0]
+	table := m.table(b)
+	b.Output("logits", b.Must(graph.OpLinear, nil, b.Must(graph.OpEmbedding, nil, table, tokens)[0], table)[0])
+	return b.G, nil
 }

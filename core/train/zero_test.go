@@ -3,9 +3,7 @@ package train
 import (
 	"context"
 	"fmt"
-	"math"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"starling/core/checkpoint"
@@ -16,13 +14,6 @@ import (
 	"starling/core/plan"
 	"starling/core/tensor"
 )
-
-// wide makes the test's model large enough that its tensors are cut among ranks, with lanes of one micro-batch each where lanes
-// is 12, of two where it is 6.
-func wide(s *Spec, lanes int) {
-	s.Model, s.Data.Lanes, s.Steps = testModel{hidden: 200, classes: 10}, lanes, 6
-	s.Mesh.BucketMB, s.Mesh.FirstBucket = 0.06, 0.002
-}
 
 func TestShardingDoesNotChangeWeights(t *testing.T) {
 	for _, lanes := range []int{6, 12} {
@@ -162,41 +153,6 @@ func TestRecomputingChangesNoWeight(t *testing.T) {
 	}
 }
 
-// blockModel is a stack of residual blocks with dropout.
-type blockModel struct{ layers int }
-
-func (m blockModel) Loss(batch []Input, training bool) (*graph.Graph, error) {
-	b := graph.NewBuilder()
-	in := map[string]*graph.Value{}
-	for _, i := range batch {
-		in[i.Name] = b.Must(graph.OpInput, graph.InputAttrs{Name: i.Name, DType: i.DType, Shape: graph.MakeDims(i.Shape)})[0]
-	}
-	var rng *graph.Value
-	if training {
-		rng = b.Must(graph.OpInput, graph.InputAttrs{Name: "rng", DType: tensor.U32, Shape: graph.MakeDims([]int{4})})[0]
-	}
-	param := func(name string, shape ...int) *graph.Value {
-		return b.Must(graph.OpParam, graph.ParamAttrs{Name: name, Shape: graph.MakeDims(shape), Init: graph.Init{Kind: graph.InitNormal, B: 0.1}})[0]
-	}
-	x := in["features"]
-	n := x.Shape[0]
-	x = b.Must(graph.OpReshape, graph.ShapeAttrs{Shape: graph.MakeDims([]int{n, 144})}, x)[0]
-	for i := range m.layers {
-		b.Block = fmt.Sprintf("b.%d", i)
-		y := b.Must(graph.OpLayerNorm, graph.NormAttrs{Eps: 1e-5}, x, param(b.Block+".norm", 144))[0]
-		y = b.Must(graph.OpGELU, nil, b.Must(graph.OpLinear, nil, y, param(b.Block+".up", 300, 144))[0])[0]
-		if training {
-			y = b.Must(graph.OpDropout, graph.DropoutAttrs{P: 0.2, Key: graph.DropoutKey(b.Block, 0)}, y, rng)[0]
-		}
-		x = b.Must(graph.OpAdd, nil, x, b.Must(graph.OpLinear, nil, y, param(b.Block+".down", 144, 300))[0])[0]
-	}
-	b.Block = ""
-	out := b.Must(graph.OpCrossEntropy, graph.CrossEntropyAttrs{Ignore: -1}, b.Must(graph.OpLinear, nil, x, param("head", 10, 144))[0], in["labels"])
-	b.Output("loss", out[0])
-	b.Output("weight", out[1])
-	return b.G, nil
-}
-
 func TestAResumeMayShardOtherwise(t *testing.T) {
 	type place struct{ ranks, stage, shard int }
 	whole, err := runOn(t, t.Context(), 1, 1, func(_ int, s *Spec, _ *Env) { wide(s, 6) })
@@ -261,37 +217,6 @@ func TestAResumeMayShardOtherwise(t *testing.T) {
 	}
 }
 
-// oddModel has what real models have beside the ordinary: a frozen table, a parameter that no loss reaches, a tied weight, a tensor
-// larger than a bucket, and sizes that no number of ranks divides.
-type oddModel struct{}
-
-func (oddModel) Loss(batch []Input, _ bool) (*graph.Graph, error) {
-	b := graph.NewBuilder()
-	in := map[string]*graph.Value{}
-	for _, i := range batch {
-		in[i.Name] = b.Must(graph.OpInput, graph.InputAttrs{Name: i.Name, DType: i.DType, Shape: graph.MakeDims(i.Shape)})[0]
-	}
-	param := func(name string, frozen bool, shape ...int) *graph.Value {
-		a := graph.ParamAttrs{Name: name, Shape: graph.MakeDims(shape), Init: graph.Init{Kind: graph.InitNormal, B: 0.1}, Frozen: frozen}
-		return b.Must(graph.OpParam, a)[0]
-	}
-	x := in["features"]
-	n := x.Shape[0]
-	width := x.Shape.Numel() / n
-	x = b.Must(graph.OpReshape, graph.ShapeAttrs{Shape: graph.MakeDims([]int{n, width})}, x)[0]
-	param("aux.head", false, 77, 61)
-	x = b.Must(graph.OpAdd, nil, x, param("fixed", true, width))[0]
-	w := param("h.0.w", false, 333, width)
-	x = b.Must(graph.OpLinear, nil, x, w, param("h.0.b", false, 333))[0]
-	x = b.Must(graph.OpGELU, nil, x)[0]
-	x = b.Must(graph.OpLinear, nil, x, b.Must(graph.OpTranspose, graph.PermAttrs{Perm: graph.MakeDims([]int{1, 0})}, w)[0])[0]
-	x = b.Must(graph.OpLinear, nil, x, param("h.1.w", false, 131, width))[0]
-	out := b.Must(graph.OpCrossEntropy, graph.CrossEntropyAttrs{Ignore: -1}, b.Must(graph.OpLinear, nil, x, param("head", false, 10, 131))[0], in["labels"])
-	b.Output("loss", out[0])
-	b.Output("weight", out[1])
-	return b.G, nil
-}
-
 // Cases 14, 16 and 18: sizes that do not divide, a tensor larger than a bucket, parameters that no loss reaches.
 func TestOddParametersAreSharded(t *testing.T) {
 	var hash string
@@ -323,219 +248,6 @@ func TestOddParametersAreSharded(t *testing.T) {
 // stateBytes is what an element takes with AdamW: the weight in use, a gradient buffer, and the moments, with the exact weight in half precision.
 var stateBytes = map[string]plan.ElementBytes{
 	"fp32": {Weight: 4, Grad: 4, State: 8}, "bf16": {Weight: 2, Grad: 4, State: 12}, "fp16": {Weight: 2, Grad: 4, State: 12},
-}
-
-// compareState checks a rank's planned parameters, gradients and optimizer state against the formula, each within 3%.
-func compareState(t *testing.T, name string, s *Spec, p *plan.Plan, ranks int) {
-	t.Helper()
-	e := plan.EstimateState(float64(p.Summary().Parameters), s.Mesh.Zero, ranks, s.Data.LaneCount(), stateBytes[s.Precision])
-	compareMemory(t, name, s, ranks, e, PlanMemory(s, p, 0))
-}
-
-// compareMemory checks what a rank holds, as planned or as it is, against the formula.
-func compareMemory(t *testing.T, name string, s *Spec, ranks int, e plan.Estimate, m MemoryPlan) {
-	t.Helper()
-	grads := m.Grads
-	if s.Mesh.Zero >= 2 && ranks > 1 {
-		grads = m.Sums // the buckets on their way are a line of their own
-	}
-	for _, x := range []struct {
-		what string
-		got  int64
-		want float64
-	}{{"parameters", m.Params, e.Params}, {"optimizer state", m.State, e.State}, {"gradients", grads, e.Grads}} {
-		if math.Abs(float64(x.got)-x.want) > 0.03*x.want {
-			t.Errorf("%s: %s take %d bytes, want %.0f within 3%%", name, x.what, x.got, x.want)
-		}
-	}
-}
-
-// Planned state against the formula of the ZeRO paper, with the stack of partial sums that a canonical sum over lanes needs: of each rank, at
-// every stage, in every precision.
-func TestShardedStateTakesItsShare(t *testing.T) {
-	const lanes = 8
-	for _, precision := range []string{"fp32", "bf16", "fp16"} {
-		for _, ranks := range []int{1, 2, 4, 8} {
-			for stage := range 4 {
-				s := testSpec(t)
-				s.Model, s.Precision = deepModel{layers: 6, width: 512}, precision
-				if precision == "fp16" {
-					s.LossScale = optim.DefaultLossScale
-				}
-				s.Data.GlobalBatch, s.Data.MicroBatch, s.Data.Lanes = 16, 2, lanes
-				s.Mesh.Data, s.Mesh.Zero, s.Mesh.BucketMB, s.Mesh.FirstBucket = ranks, stage, 1, 1
-				for rank := range ranks {
-					name := fmt.Sprintf("%s, zero %d, rank %d of %d", precision, stage, rank, ranks)
-					p, err := Plan(s, ranks, rank)
-					if err != nil {
-						t.Fatal(err)
-					}
-					if err := plan.Check(p); err != nil {
-						t.Fatalf("%s: %v", name, err)
-					}
-					compareState(t, name, s, p, ranks)
-					if m := PlanMemory(s, p, 0); stage >= 2 && ranks > 1 && m.Grads > 2*2<<20 {
-						t.Errorf("%s: buckets on their way take %d bytes, want two of about 1 MiB", name, m.Grads)
-					}
-				}
-			}
-		}
-	}
-}
-
-// The table of the ZeRO paper (figure 1), 7.5 billion parameters on 64 ranks, by planning such a model. The paper counts a gradient in two bytes;
-// this runtime keeps its sums in four, which is what the plan is compared with first.
-func TestAPlanOfThePapersModel(t *testing.T) {
-	const ranks = 64
-	for stage, want := range []float64{120, 31.4, 16.6, 1.9} {
-		s := testSpec(t)
-		s.Model, s.Precision, s.LossScale = deepModel{layers: 116, width: 8080}, "fp16", optim.DefaultLossScale
-		s.Data.GlobalBatch, s.Data.MicroBatch, s.Data.Lanes = ranks, 1, ranks
-		s.Mesh.Data, s.Mesh.Zero, s.Mesh.BucketMB, s.Mesh.FirstBucket = ranks, stage, 25, 1
-		p, err := Plan(s, ranks, 17)
-		if err != nil {
-			t.Fatal(err)
-		}
-		psi := float64(p.Summary().Parameters)
-		if math.Abs(psi-7.5e9) > 0.01*7.5e9 {
-			t.Fatalf("the model has %g parameters, want about 7.5e9", psi)
-		}
-		compareState(t, fmt.Sprintf("zero %d", stage), s, p, ranks)
-		m := PlanMemory(s, p, 0)
-		grads := m.Grads
-		if stage >= 2 {
-			grads = m.Sums
-		}
-		got := float64(m.Params+m.State+grads/2) / psi * 7.5
-		t.Logf("zero %d: %.2f GB", stage, got)
-		if math.Abs(got-want) > 0.05+0.005*want { // the paper rounds to a tenth
-			t.Errorf("zero %d: %.2f GB with gradients of two bytes, the paper has %.1f", stage, got, want)
-		}
-	}
-}
-
-// Optimizer state, and at stage 3 parameters, in files: the same weights, and no file left behind. A resume finds them elsewhere.
-func TestOffloadingChangesNoWeight(t *testing.T) {
-	base := ""
-	for _, c := range []struct {
-		ranks, stage int
-		offload      string
-	}{{1, 0, ""}, {1, 0, "disk"}, {2, 0, "host"}, {3, 1, "disk"}, {2, 2, "disk"}, {3, 3, "disk"}, {4, 3, "host"}} {
-		dir := t.TempDir()
-		r, err := runOn(t, t.Context(), c.ranks, 1, func(_ int, s *Spec, e *Env) {
-			wide(s, 12)
-			s.Mesh.Zero, s.Mesh.Offload, e.RunDir = c.stage, c.offload, dir
-		})
-		if err != nil {
-			t.Fatalf("%+v: %v", c, err)
-		}
-		if base == "" {
-			base = r[0].WeightsSHA256
-		}
-		if r[0].WeightsSHA256 != base {
-			t.Errorf("%+v: weights %.16s, want %.16s", c, r[0].WeightsSHA256, base)
-		}
-		if left, _ := filepath.Glob(filepath.Join(dir, "starling-*")); len(left) > 0 {
-			t.Errorf("%+v: the files %v are left", c, left)
-		}
-	}
-}
-
-// Activations off the device between the passes: the same weights, with and without recomputation, in each precision, at every stage.
-func TestOffloadingActivationsChangesNoWeight(t *testing.T) {
-	for _, precision := range []string{"fp32", "bf16"} {
-		base := ""
-		for _, c := range []struct {
-			ranks, stage int
-			offload      string
-			again        bool
-		}{{1, 0, "", false}, {1, 0, "host", false}, {2, 1, "disk", false}, {3, 3, "host", true}, {2, 3, "disk", false}} {
-			r, err := runOn(t, t.Context(), c.ranks, 1, func(_ int, s *Spec, e *Env) {
-				s.Model, s.Precision, s.Steps, e.RunDir = blockModel{layers: 6}, precision, 3, t.TempDir()
-				s.Data.GlobalBatch, s.Data.MicroBatch, s.Data.Lanes = 192, 64, 3
-				s.Mesh.Zero, s.Mesh.Offload, s.Mesh.OffloadWork, s.Mesh.Recompute.All = c.stage, c.offload, c.offload != "", c.again
-				p, err := Plan(s, c.ranks, 0)
-				if err != nil {
-					t.Error(err)
-				} else if m := PlanMemory(s, p, 0); (m.Off.Work > 0) != (c.offload != "") || m.Total()+m.Host() == 0 {
-					t.Errorf("%+v: %d bytes of activations off the device", c, m.Off.Work)
-				}
-			})
-			if err != nil {
-				t.Fatalf("%s, %+v: %v", precision, c, err)
-			}
-			if base == "" {
-				base = r[0].WeightsSHA256
-			}
-			if r[0].WeightsSHA256 != base {
-				t.Errorf("%s, %+v: weights %.16s, want %.16s", precision, c, r[0].WeightsSHA256, base)
-			}
-		}
-	}
-}
-
-// The host's memory has a count and a limit of its own: what is there does not count to the device's.
-func TestTheHostsMemoryIsCountedApart(t *testing.T) {
-	s := testSpec(t)
-	s.Model, s.Mesh.Data, s.Mesh.Zero = blockModel{layers: 6}, 2, 3
-	memory := func() (MemoryPlan, *plan.Plan) {
-		p, err := Plan(s, 2, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return PlanMemory(s, p, 0), p
-	}
-	on, _ := memory()
-	s.Mesh.Offload = OffloadHost
-	off, p := memory()
-	if off.Off.State != on.State || off.Off.Params != on.Params || off.Total()+off.Host() != on.Total() || off.Total() >= on.Total()-on.State {
-		t.Errorf("%d bytes on the device and %d off it, of %d", off.Total(), off.Host(), on.Total())
-	}
-	s.Mesh.MemoryBytes, s.Mesh.HostBytes = off.Total(), off.Host()
-	if err := s.Fits(p, 0); err != nil {
-		t.Errorf("what fits both limits is refused: %v", err)
-	}
-	s.Mesh.HostBytes--
-	if err := s.Fits(p, 0); err == nil || !strings.Contains(err.Error(), "of the host's memory") {
-		t.Errorf("a byte too much of the host's memory: %v", err)
-	}
-}
-
-// A run that will not fit is refused with what takes the memory, and with changes that were tried.
-func TestARunThatDoesNotFitIsRefused(t *testing.T) {
-	s := testSpec(t)
-	s.Model = blockModel{layers: 12}
-	s.Data.GlobalBatch, s.Data.MicroBatch, s.Data.Lanes, s.Mesh.Data = 256, 32, 8, 4
-	p, err := Plan(s, 4, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	need := PlanMemory(s, p, 0).Total()
-	s.Mesh.MemoryBytes = need
-	if err := s.Fits(p, 0); err != nil {
-		t.Errorf("a rank with just what it needs is refused: %v", err)
-	}
-	s.Mesh.MemoryBytes = need * 3 / 4
-	err = s.Fits(p, 0)
-	if err == nil {
-		t.Fatal("a rank with three quarters of what it needs is not refused")
-	}
-	for _, want := range []string{"rank 0 needs", "optimizer state", "activations", "at their most in ", "parallel.mesh(zero = 1): ", "any of these makes it fit"} {
-		if !strings.Contains(err.Error(), want) {
-			t.Errorf("the refusal lacks %q:\n%v", want, err)
-		}
-	}
-	if n := strings.Count(err.Error()[strings.Index(err.Error(), "any of these"):], "\n"); n != 3 {
-		t.Errorf("%d changes are offered, want 3:\n%v", n, err)
-	}
-	lines := int64(0)
-	m := PlanMemory(s, p, 0)
-	for _, n := range []int64{m.Params, m.State, m.Grads, m.Sums, m.Work, m.IO, m.Communication, m.Loader, m.Snapshot, m.Corpus, m.Scratch} {
-		lines += n
-	}
-	if lines != m.Total() {
-		t.Errorf("the parts add up to %d bytes, the total is %d", lines, m.Total())
-	}
 }
 
 // Case 17: a whole-tensor optimizer gets its matrix whole, whatever is sharded.
@@ -600,35 +312,6 @@ func TestSamplesAreDrawnFromShardedModels(t *testing.T) {
 	if len(texts) != 2 || texts[0] != texts[1] || texts[0] == "" {
 		t.Errorf("samples %q, want two that are equal", texts)
 	}
-}
-
-// tokenModel shares one table between a classifier and a model of tokens.
-type tokenModel struct{}
-
-func (tokenModel) table(b *graph.Builder) *graph.Value {
-	return b.Must(graph.OpParam, graph.ParamAttrs{Name: "table", Shape: graph.MakeDims([]int{256, 144}), Init: graph.Init{Kind: graph.InitNormal, B: 1}})[0]
-}
-
-func (m tokenModel) Loss(batch []Input, _ bool) (*graph.Graph, error) {
-	b := graph.NewBuilder()
-	in := map[string]*graph.Value{}
-	for _, i := range batch {
-		in[i.Name] = b.Must(graph.OpInput, graph.InputAttrs{Name: i.Name, DType: i.DType, Shape: graph.MakeDims(i.Shape)})[0]
-	}
-	x := in["features"]
-	x = b.Must(graph.OpReshape, graph.ShapeAttrs{Shape: graph.MakeDims([]int{x.Shape[0], 144})}, x)[0]
-	out := b.Must(graph.OpCrossEntropy, graph.CrossEntropyAttrs{Ignore: -1}, b.Must(graph.OpLinear, nil, x, m.table(b))[0], in["labels"])
-	b.Output("loss", out[0])
-	b.Output("weight", out[1])
-	return b.G, nil
-}
-
-func (m tokenModel) forward(in Input) (*graph.Graph, error) {
-	b := graph.NewBuilder()
-	tokens := b.Must(graph.OpInput, graph.InputAttrs{Name: in.Name, DType: in.DType, Shape: graph.MakeDims(in.Shape)})[0]
-	table := m.table(b)
-	b.Output("logits", b.Must(graph.OpLinear, nil, b.Must(graph.OpEmbedding, nil, table, tokens)[0], table)[0])
-	return b.G, nil
 }
 
 // The plan's price of sharding is what is really sent.
