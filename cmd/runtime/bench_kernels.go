@@ -2,13 +2,14 @@ package main
 
 import (
 	"fmt"
+	"strings"
+	"time"
+
 	"starling/core/device"
 	"starling/core/device/cpu"
 	"starling/core/graph"
 	"starling/core/plan"
 	"starling/core/tensor"
-	"strings"
-	"time"
 )
 
 // commonKernels lists operations with the types of their inputs: the products of two transformers and of squares, and what else

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+
 	"starling/core/device"
 	"starling/core/graph"
 )

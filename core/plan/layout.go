@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+
 	"starling/core/comm"
 	"starling/core/device"
 	"starling/core/graph"

@@ -2,10 +2,11 @@ package recipe
 
 import (
 	"slices"
-	"starling/core/train"
 	"strings"
 
 	"go.starlark.net/starlark"
+
+	"starling/core/train"
 )
 
 // reservedMetrics are the names of figures that every run has, in the log and in what hooks see.

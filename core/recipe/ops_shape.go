@@ -3,10 +3,11 @@ package recipe
 import (
 	"fmt"
 	"slices"
-	"starling/core/graph"
-	"starling/core/tensor"
 
 	"go.starlark.net/starlark"
+
+	"starling/core/graph"
+	"starling/core/tensor"
 )
 
 func opReshape(c *call) (starlark.Value, error) {

@@ -4,14 +4,15 @@ import (
 	"errors"
 	"math"
 	"path"
-	"starling/core/comm"
-	"starling/core/compress"
-	"starling/core/plan"
-	"starling/core/train"
 	"strconv"
 	"strings"
 
 	"go.starlark.net/starlark"
+
+	"starling/core/comm"
+	"starling/core/compress"
+	"starling/core/plan"
+	"starling/core/train"
 )
 
 func parallelDeclarations() []declaration {

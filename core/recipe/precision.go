@@ -1,10 +1,11 @@
 package recipe
 
 import (
-	"starling/core/optim"
 	"strings"
 
 	"go.starlark.net/starlark"
+
+	"starling/core/optim"
 )
 
 // precision is a number format of weights and activations, and the loss scale that goes with it.

@@ -1,10 +1,10 @@
 package recipe
 
 import (
+	"go.starlark.net/starlark"
+
 	"starling/core/data"
 	"starling/core/train"
-
-	"go.starlark.net/starlark"
 )
 
 // sampling is what sample() says; the data gives it context and tokenizer where it does not name them.
