@@ -54,3 +54,22 @@ func BenchmarkAllReduce(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkHandOver is what a collective over messages costs besides its messages: a group of one has none. Most of it is the
+// hand-over to the group's worker and back.
+func BenchmarkHandOver(b *testing.B) {
+	g, err := comm.NewGroup(comm.NewInProcess(1)[0], "alone", []int{0}, comm.Options{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer g.Close()
+	c, err := g.PrepareAllReduceOf("bucket", make([]byte, 4<<10), comm.Float32, comm.CombineSum)
+	if err != nil {
+		b.Fatal(err)
+	}
+	for b.Loop() {
+		if err := c.Start().Wait(b.Context()); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
