@@ -146,7 +146,11 @@ func (o execOptions) attendance(s *cluster.Started, ranks int) (cluster.Attendan
 	if address == "" {
 		return bad(errors.New("where the processes meet is not told: give the host of process 0 and a free port there with --rendezvous host:port, STARLING_RENDEZVOUS, or MASTER_ADDR and MASTER_PORT"))
 	}
-	return cluster.Attendance{Number: s.Number, World: s.World, Address: address, Secret: secret, Host: o.host, Patience: o.patience}, nil
+	a := cluster.Attendance{Number: s.Number, World: s.World, Address: address, Secret: secret, Host: o.host, Patience: o.patience}
+	if !o.quiet {
+		a.Waiting = func(why error) { fmt.Fprintln(os.Stderr, "runtime:", why) }
+	}
+	return a, nil
 }
 
 // started reads how this process was started; nil if it is on its own.
@@ -158,6 +162,34 @@ func (o execOptions) started() (*cluster.Started, error) {
 		return nil, nil
 	}
 	return nil, &exitError{2, fmt.Errorf("--start %s: choose auto, or here to ignore the environment of srun, mpirun and others", o.start)}
+}
+
+// alone refuses flags about other processes where nothing has started any.
+func (o execOptions) alone(one *cluster.Started) error {
+	switch {
+	case one != nil || cluster.Single(os.Getenv):
+	case o.host != "" && o.host != os.Getenv(envHost):
+		return &exitError{2, fmt.Errorf("--host %s names this machine where srun, mpirun or others have started the processes, and none have; leave it out, or name the host of each rank with --hosts", o.host)}
+	case o.rendezvous != "":
+		return &exitError{2, fmt.Errorf("--rendezvous %s is where processes meet that srun, mpirun or others have started, and the environment does not say that this is one of them; start all of them so, or set RANK and WORLD_SIZE for each; leave --rendezvous out if this is the only one", o.rendezvous)}
+	}
+	return nil
+}
+
+// blame names the flag, or what else has given it, of a setting that makes no sense.
+func (o execOptions) blame(err error) error {
+	var bad *cluster.ValueError
+	if !errors.As(err, &bad) {
+		return err
+	}
+	from := "--" + strings.ToLower(bad.Of)
+	switch {
+	case bad.Of == "hosts" && len(o.hosts) == 0:
+		from = "parallel.mesh(hosts = …)"
+	case bad.Of == "transport" && o.transport != "" && o.transport == os.Getenv(envTransport):
+		from = envTransport
+	}
+	return &exitError{2, fmt.Errorf("%s: %w", from, bad.Unwrap())}
 }
 
 // far returns where the ranks of a run are that are not simply started here: on the hosts of a cluster file, or coming by themselves.

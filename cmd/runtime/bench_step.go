@@ -131,7 +131,7 @@ func benchStep(ctx context.Context, path string, o stepOptions, started time.Tim
 	}
 	res, err := launch(ctx, j, spec, &printer{}, false, quiet)
 	if err != nil {
-		return nil, err
+		return nil, execOptions{listen: o.listen, transport: o.transport}.blame(err)
 	}
 	seconds, err := stepTimes(filepath.Join(dir, train.MetricsFile))
 	if err != nil {

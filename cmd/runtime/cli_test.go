@@ -60,6 +60,13 @@ func TestUsageErrors(t *testing.T) {
 		{[]string{"exec", recipe, "--threads", "-1"}, 2, "--threads -1"},
 		{[]string{"exec", recipe, "--patience", "-5s"}, 2, "--patience -5s"},
 		{[]string{"exec", recipe, "--listen", "nonsense"}, 2, "--listen"},
+		{[]string{"exec", recipe, "--listen", "eth0"}, 2, "--listen: bad address \"eth0\": want tcp:host:port"},
+		{[]string{"exec", recipe, "--transport", "tpc"}, 2, "--transport: \"tpc\"; choose auto"},
+		{[]string{"exec", recipe, "--tls", "yes"}, 2, "--tls: \"yes\"; choose on or off"},
+		{[]string{"exec", recipe, "--transpot", "tcp"}, 2, "did you mean --transport?"},
+		{[]string{"doctor", "--link"}, 2, "did you mean --links?"},
+		{[]string{"doctor", "--links", "--transport", "tpc"}, 2, "--transport: \"tpc\"; choose auto"},
+		{[]string{"exec", recipe, "--rendezvous", "localhost:29500"}, 2, "set RANK and WORLD_SIZE"},
 		{[]string{"exec", filepath.Join(t.TempDir(), "none.star")}, 1, "none.star"},
 		{[]string{"exec", recipe, "--set", "rank=2"}, 1, "did you mean \"ranks\""},
 		{[]string{"exec", recipe, "--set", "ranks=5"}, 1, "too few for 5 data ranks"},
@@ -107,6 +114,7 @@ func TestUnknownCommands(t *testing.T) {
 	for args, want := range map[string]string{
 		"instal":            `unknown command "instal" for "runtime"`,
 		"plugin instal x":   `unknown command "instal" for "runtime plugin"; did you mean "install"?`,
+		"train x.star":      `unknown command "train" for "runtime"; did you mean "exec"?`,
 		"plugin frobnicate": `unknown command "frobnicate" for "runtime plugin"`,
 		"bench opps":        `unknown command "opps" for "runtime bench"; did you mean "ops"?`,
 	} {

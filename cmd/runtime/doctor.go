@@ -62,8 +62,9 @@ With --links ranks are started as exec would start them, and every pair is measu
 much they exchange.`,
 		Example: `  runtime doctor
   runtime doctor --links --ranks 4 --transport tcp
-  runtime doctor --links --ranks 8 --cluster hosts.json
-  srun -n 8 runtime doctor --links --ranks 8`,
+  runtime doctor --links --cluster hosts.json
+  runtime doctor --links --hosts a,a,b,b
+  srun -n 8 runtime doctor --links`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if links {
@@ -80,7 +81,7 @@ much they exchange.`,
 	f := c.Flags()
 	f.BoolVar(&asJSON, "json", false, "print JSON")
 	f.BoolVar(&links, "links", false, "start ranks and measure the links between them")
-	f.IntVar(&ranks, "ranks", 2, "how many ranks --links starts")
+	f.IntVar(&ranks, "ranks", 0, "how many ranks --links starts (default: as many as --hosts or the cluster file say or something else has started, else 2)")
 	o.placementFlags(f)
 	return c
 }
@@ -93,12 +94,30 @@ func writeJSON(w io.Writer, v any) error {
 
 // doctorLinks starts ranks and prints what they have measured.
 func (o execOptions) doctorLinks(c *cobra.Command, ranks int, asJSON bool) error {
-	if ranks < 2 || ranks > 1024 {
-		return &exitError{2, fmt.Errorf("--ranks %d: links are between 2 ranks or more", ranks)}
-	}
 	one, err := o.started()
 	if err != nil {
 		return err
+	}
+	if err := o.alone(one); err != nil {
+		return err
+	}
+	switch {
+	case one != nil && !c.Flags().Changed("ranks"):
+		ranks = one.World
+	case one != nil && one.World != ranks:
+		return &exitError{2, fmt.Errorf("--ranks %d: %s has started %d processes, and each is a rank; leave --ranks out, or give --start here to ignore them", ranks, one.By, one.World)}
+	case c.Flags().Changed("ranks"):
+	case o.cluster != "":
+		h, err := cluster.ReadHosts(o.cluster)
+		if err != nil {
+			return err
+		}
+		ranks = h.Ranks()
+	default:
+		ranks = max(2, len(o.hosts))
+	}
+	if ranks < 2 || ranks > 1024 {
+		return &exitError{2, fmt.Errorf("--ranks %d: links are between 2 ranks or more, up to 1024", ranks)}
 	}
 	if one != nil && one.Number > 0 {
 		return attend(c.Context(), nil, one, o, ranks, "", "") // signals end it as they end any process
@@ -120,7 +139,7 @@ func (o execOptions) doctorLinks(c *cobra.Command, ranks int, asJSON bool) error
 		Command: func(int) *exec.Cmd { return exec.Command(self) },
 	})
 	if err != nil {
-		return err
+		return o.blame(err)
 	}
 	var all []linkReport
 	for r, b := range results {

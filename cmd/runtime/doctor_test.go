@@ -26,7 +26,7 @@ func TestDoctor(t *testing.T) {
 }
 
 func TestDoctorLinks(t *testing.T) {
-	p := start(t, "doctor", "--links", "--ranks", "3", "--hosts", "a,a,b", "--json")
+	p := start(t, "doctor", "--links", "--hosts", "a,a,b", "--json") // as many ranks as names
 	if code := p.wait(t, time.Minute); code != 0 {
 		t.Fatalf("exit status %d\n%s", code, p.stderr.String())
 	}
@@ -41,8 +41,11 @@ func TestDoctorLinks(t *testing.T) {
 		if l.A >= l.B || l.LatencyS <= 0 || l.BytesPS <= 0 || l.HostB != map[int]string{1: "a", 2: "b"}[l.B] {
 			t.Errorf("%+v", l)
 		}
+		if want := map[bool]string{true: "memory", false: "network"}[l.HostA == l.HostB]; l.By != want {
+			t.Errorf("ranks %d and %d exchange by %q, want %q", l.A, l.B, l.By, want)
+		}
 	}
-	contains(t, linksTable(3, links), "rank 2", "·")
+	contains(t, linksTable(3, links), "rank 2", "·", "hosts of ranks 0 to 2: a, a, b")
 	p = start(t, "doctor", "--links", "--ranks", "1")
 	if code := p.wait(t, time.Minute); code != 2 {
 		t.Errorf("exit status %d for one rank", code)

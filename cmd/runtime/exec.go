@@ -54,8 +54,9 @@ type execOptions struct {
 func newExec(started time.Time) *cobra.Command {
 	var o execOptions
 	c := &cobra.Command{
-		Use:   "exec RECIPE.star",
-		Short: "Train what a recipe describes",
+		Use:        "exec RECIPE.star",
+		SuggestFor: []string{"train", "run", "launch", "start"},
+		Short:      "Train what a recipe describes",
 		Long: `Train what a recipe describes. Each run writes a folder (runs/<recipe>-<time>, or --run-dir) with the resolved recipe,
 metrics.jsonl, checkpoints, the log, and at the end result.json.
 
@@ -137,8 +138,8 @@ func execute(ctx context.Context, path string, o execOptions, started time.Time,
 	if err != nil {
 		return err
 	}
-	if one == nil && o.host != "" && o.host != os.Getenv(envHost) {
-		return &exitError{2, fmt.Errorf("--host %s names this machine where srun, mpirun or others have started the processes, and none have; leave it out, or name the host of each rank with --hosts", o.host)}
+	if err := o.alone(one); err != nil {
+		return err
 	}
 	printed, local := &printer{}, &plugin.Local{}
 	spec, err := recipe.Load(path, recipe.Options{Set: o.set, Print: printed.print, Plugins: local})
@@ -171,7 +172,7 @@ func execute(ctx context.Context, path string, o execOptions, started time.Time,
 	}
 	hosts, notes := o.declared(spec.Mesh, len(places) > 0, one)
 	if err := (cluster.Config{Ranks: spec.Mesh.Data, Mesh: axes, Listen: o.listen, Transport: o.transport, TLS: o.tls, Hosts: hosts, Places: places, Rendezvous: meet}).Validate(); err != nil {
-		return &exitError{2, fmt.Errorf("--listen, --transport, --tls, --hosts: %w", err)}
+		return o.blame(err)
 	}
 	dir := o.runDir
 	if own == nil {
@@ -201,6 +202,9 @@ func execute(ctx context.Context, path string, o execOptions, started time.Time,
 	defer show.close()
 	job := job{Recipe: path, Set: o.set, RunDir: dir, Resume: o.resume, Digest: digest, Threads: o.threads, World: spec.Mesh.Data, StartedUnixNano: started.UnixNano(), Timeout: spec.Mesh.TimeoutSec, Listen: o.listen, Transport: o.transport, TLS: o.tls, Hosts: hosts, stop: stop, mesh: axes, places: places, rendezvous: meet, patience: o.patience, Plugins: local.Handed(), local: local}
 	show.event(train.Event{Kind: train.EventNote, Text: fmt.Sprintf("%s: %d rank%s, run folder %s", spec.Name, job.World, plural(job.World), dir)})
+	if meet != nil {
+		notes = append(notes, fmt.Sprintf("waiting for %d of %d processes at %s, for up to %v (--patience)", job.World-1, job.World, meet.At(), o.patience))
+	}
 	for _, text := range notes {
 		show.event(train.Event{Kind: train.EventNote, Text: text})
 	}

@@ -91,7 +91,8 @@ type linkReport struct {
 	HostB    string  `json:"host_b"`
 	LatencyS float64 `json:"latency_s"`    // of a barrier of the two
 	BytesPS  float64 `json:"bytes_per_s"`  // each way, with both directions busy, at best
-	Words    string  `json:"transport"`    // how the ranks are connected
+	By       string  `json:"by"`           // memory, host (a connection within it) or network
+	Words    string  `json:"transport"`    // how the lower rank is connected to all others
 	Seconds  float64 `json:"seconds_used"` // by the measurement
 }
 
@@ -157,6 +158,14 @@ func (l *linkReport) measure(ctx context.Context, t comm.Transport) error {
 		return err
 	}
 	l.LatencyS, l.BytesPS = waiting.Seconds, linkVector/2/moving.Best
+	switch sent := comm.SentTo(t, l.A+l.B-t.Rank()); max(sent.Memory, sent.Host, sent.Network) {
+	case sent.Memory:
+		l.By = "memory"
+	case sent.Host:
+		l.By = "host"
+	default:
+		l.By = "network"
+	}
 	return nil
 }
 
@@ -173,6 +182,18 @@ func runLinks(w *cluster.Worker) error {
 	return w.Done(text)
 }
 
+// hostsOfLinks returns the host of each rank, nothing where they are on one.
+func hostsOfLinks(ranks int, links []linkReport) []string {
+	hosts := make([]string, ranks)
+	for _, l := range links {
+		hosts[l.A], hosts[l.B] = l.HostA, l.HostB
+	}
+	if len(slices.Compact(slices.Clone(hosts))) == 1 {
+		return nil
+	}
+	return hosts
+}
+
 // linksTable prints the two matrices.
 func linksTable(ranks int, links []linkReport) string {
 	var s strings.Builder
@@ -183,6 +204,9 @@ func linksTable(ranks int, links []linkReport) string {
 			}
 		}
 		return "·"
+	}
+	if hosts := hostsOfLinks(ranks, links); len(hosts) > 0 {
+		fmt.Fprintf(&s, "hosts of ranks 0 to %d: %s\n", ranks-1, strings.Join(hosts, ", "))
 	}
 	for _, m := range []struct {
 		title string

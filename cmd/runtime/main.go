@@ -22,8 +22,10 @@ import (
 
 	"github.com/rs/zerolog"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"starling/core/plugin"
+	"starling/core/recipe"
 )
 
 func main() {
@@ -85,13 +87,20 @@ Start with:
 	}
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		hint := ""
-		if name, ok := strings.CutPrefix(err.Error(), "unknown flag: --"); ok && c.Flags().Lookup("set") != nil {
-			hint = fmt.Sprintf("\nA param of the recipe is set with --set %s=…", name)
+		if name, ok := strings.CutPrefix(err.Error(), "unknown flag: --"); ok {
+			if near := nearFlag(c, name); near != "" {
+				hint = fmt.Sprintf("; did you mean --%s?", near)
+			}
+			if c.Flags().Lookup("set") != nil {
+				hint += fmt.Sprintf("\nA param of the recipe is set with --set %s=…", name)
+			}
 		}
 		return &exitError{2, fmt.Errorf("%w%s\nSee '%s --help'", err, hint, c.CommandPath())}
 	})
 	addPluginFlags(root)
 	root.AddCommand(newExec(started), newCheck(), newPlan(), newSample(), newBench(started), newPlugin(), newDoctor(), newReference(), newVersion())
+	root.Args = cobra.ArbitraryArgs // for namesOne to refuse
+	namesOne(root)
 	for _, c := range root.Commands() {
 		if c.HasSubCommands() {
 			namesOne(c)
@@ -114,6 +123,13 @@ func namesOne(c *cobra.Command) {
 		}
 		return &exitError{2, fmt.Errorf("unknown command %q for %q%s\nSee '%s --help'", args[0], c.CommandPath(), hint, c.CommandPath())}
 	}
+}
+
+// nearFlag returns the flag of a command whose name is nearest to a misspelt one, "" where none is near.
+func nearFlag(c *cobra.Command, name string) string {
+	var names []string
+	c.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
+	return recipe.Nearest(name, names)
 }
 
 // oneRecipe is the argument rule of commands that take a recipe.

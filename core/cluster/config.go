@@ -1,7 +1,6 @@
 package cluster
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -87,7 +86,20 @@ type Config struct {
 	StopGrace time.Duration
 }
 
-// Validate reports values that make no sense.
+// ValueError is a value of a Config that makes no sense. Of names the setting: hosts, listen, transport or TLS.
+type ValueError struct {
+	Of  string
+	err error
+}
+
+func (e *ValueError) Error() string { return "cluster: " + e.Of + ": " + e.err.Error() }
+func (e *ValueError) Unwrap() error { return e.err }
+
+func badValue(of, format string, args ...any) error {
+	return &ValueError{of, fmt.Errorf(format, args...)}
+}
+
+// Validate reports values that make no sense, where one setting is to blame as a *ValueError.
 func (c Config) Validate() error {
 	if c.Ranks < 1 {
 		return fmt.Errorf("cluster: a job of %d ranks; it needs at least 1", c.Ranks)
@@ -96,11 +108,11 @@ func (c Config) Validate() error {
 		return fmt.Errorf("cluster: negative timeout")
 	}
 	if len(c.Hosts) != 0 && len(c.Hosts) != c.Ranks {
-		return fmt.Errorf("cluster: %d host names for %d ranks", len(c.Hosts), c.Ranks)
+		return badValue("hosts", "%d host names for %d ranks; name the host of each rank, as in a,a,b,b", len(c.Hosts), c.Ranks)
 	}
 	for i, h := range c.Hosts {
 		if err := comm.CheckHostName(h); err != nil {
-			return fmt.Errorf("cluster: host name %d of %d: %w", i+1, len(c.Hosts), err)
+			return badValue("hosts", "host name %d of %d: %w", i+1, len(c.Hosts), err)
 		}
 	}
 	if len(c.Mesh) > 0 && c.Mesh.Ranks() != c.Ranks {
@@ -170,7 +182,7 @@ func (c Config) encrypted(listen string) (bool, error) {
 	case "":
 		return c.remote() || strings.HasPrefix(listen, "tcp:") && CheckInterface(listen, 2) == nil, nil
 	}
-	return false, fmt.Errorf("cluster: TLS %q; choose on or off", c.TLS)
+	return false, badValue("TLS", "%q; choose on or off", c.TLS)
 }
 
 // The values of Config.Transport.
@@ -189,11 +201,11 @@ func (c Config) transport() (listen string, share comm.Sharing, err error) {
 	case c.Transport == TransportMPI && c.Ranks == 1 && comm.MPIBuilt: // started alone, by mpirun or not: nothing travels
 		return c.Listen, comm.ShareNever, nil
 	case c.Transport == TransportMPI && !mpi:
-		return "", 0, errors.New("cluster: transport mpi, and no mpirun or srun with MPI has started the ranks")
+		return "", 0, badValue("transport", "mpi, and no mpirun or srun with MPI has started the ranks; start the program with one of them, or choose auto")
 	case c.Transport == TransportMPI && c.TLS == EncryptionOn:
-		return "", 0, errors.New("cluster: transport mpi with TLS on: what goes by MPI is not encrypted; choose transport tcp, or leave TLS out where the network is trusted")
+		return "", 0, badValue("transport", "mpi with TLS on: what goes by MPI is not encrypted; choose transport tcp, or leave TLS out where the network is trusted")
 	case c.Transport == TransportMPI && !comm.MPIBuilt:
-		return "", 0, errors.New("cluster: transport mpi, and this program was built without it; build it with CGO_ENABLED=1 go build -tags mpi where mpicc is installed")
+		return "", 0, badValue("transport", "mpi, and this program was built without it; build it with CGO_ENABLED=1 go build -tags mpi where mpicc is installed")
 	case c.Transport == TransportMPI, (c.Transport == "" || c.Transport == TransportAuto) && mpi && comm.MPIBuilt && c.TLS != EncryptionOn && len(comm.RemoteMemoryDevices("/sys")) > 0:
 		return c.Listen, comm.ShareMPI, nil
 	case c.Transport == "" && (c.Listen == "" || len(c.Hosts) > 0 || c.remote()), c.Transport == TransportAuto:
@@ -205,11 +217,11 @@ func (c Config) transport() (listen string, share comm.Sharing, err error) {
 	case c.Transport == TransportTCP && c.Listen == "":
 		return "tcp:127.0.0.1:0", comm.ShareNever, nil
 	case c.Transport == TransportUnix && c.Listen != "":
-		return "", 0, fmt.Errorf("cluster: transport unix, and the ranks are to listen at %s; leave one of the two out", c.Listen)
+		return "", 0, badValue("transport", "unix, and the ranks are to listen at %s; leave one of the two out", c.Listen)
 	case slices.Contains([]string{"", TransportShared, TransportUnix, TransportTCP}, c.Transport):
 		return c.Listen, comm.ShareNever, nil
 	}
-	return "", 0, fmt.Errorf("cluster: transport %q; choose auto, shm, unix, tcp or mpi", c.Transport)
+	return "", 0, badValue("transport", "%q; choose auto, shm, unix, tcp or mpi", c.Transport)
 }
 
 func (c Config) withDefaults() Config {
@@ -244,16 +256,16 @@ func listenAddress(listen, dir string, rank int) (string, error) {
 	host, port, err := net.SplitHostPort(rest)
 	if _, _, isRange := strings.Cut(port, "-"); ok && err == nil && isRange {
 		if _, _, err := comm.PortRange(port); err != nil {
-			return "", fmt.Errorf("cluster: bad listen address %q: %w", listen, err)
+			return "", badValue("listen", "bad address %q: %w", listen, err)
 		}
 		return listen, nil
 	}
 	n, convErr := strconv.Atoi(port)
 	switch {
 	case !ok || err != nil || convErr != nil || n < 0:
-		return "", fmt.Errorf("cluster: bad listen address %q: want tcp:host:port or tcp:host:first-last, or nothing for Unix sockets", listen)
+		return "", badValue("listen", "bad address %q: want tcp:host:port or tcp:host:first-last, such as tcp:eth0:0 or tcp:10.0.0.0/8:29500-29600, or nothing for Unix sockets", listen)
 	case n > 0 && n+rank > 65535:
-		return "", fmt.Errorf("cluster: rank %d would listen on port %d, past 65535; choose a lower port than %d", rank, n+rank, n)
+		return "", badValue("listen", "rank %d would listen on port %d, past 65535; choose a lower port than %d", rank, n+rank, n)
 	case n > 0:
 		port = strconv.Itoa(n + rank)
 	}

@@ -47,6 +47,7 @@ func (l *launcher) meet(w *welcomer) (closeDoor func(), err error) {
 				g, err := l.receive(c, credentials)
 				if err != nil {
 					_ = c.Close()
+					l.post(event{kind: turned, cause: fmt.Sprintf("%v: %v", c.RemoteAddr(), err)})
 					return
 				}
 				l.admit(g, guests, full)

@@ -6,6 +6,7 @@ import (
 	"hash/fnv"
 	"io"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -19,12 +20,15 @@ type Started struct {
 	Bound         bool   // the starter may have given each process cores of its own
 }
 
-// starters are the environments of what starts processes, most specific first.
-var starters = []struct {
+// starter is the environment that something gives to the processes that it starts.
+type starter struct {
 	by, number, world string
 	bound             bool
 	address           func(get func(string) string) string
-}{
+}
+
+// starters are those that are known, most specific first.
+var starters = []starter{
 	{"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", true, func(get func(string) string) string {
 		if get("OMPI_COMM_WORLD_LOCAL_SIZE") != get("OMPI_COMM_WORLD_SIZE") {
 			return "" // which host has the first process is not told
@@ -92,6 +96,11 @@ func Environment(get func(string) string) (*Started, error) {
 		return out, nil
 	}
 	return nil, halfSet(get)
+}
+
+// Single reports whether something else has started this process as the only one of its job, as mpirun -np 1 does.
+func Single(get func(string) string) bool {
+	return slices.ContainsFunc(starters, func(s starter) bool { return get(s.number) != "" && get(s.world) == "1" })
 }
 
 // halfSet refuses an environment that tells a part of what makes this process one of several: each would train by itself.

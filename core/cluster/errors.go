@@ -14,12 +14,15 @@ import (
 type RankError struct {
 	Rank   int
 	PID    int    // 0 in process
+	Host   string // where it runs, if not simply here
 	Cause  string // "failed", "was killed by signal 9 (killed)", …
 	Detail string // the error it reported, if any
 	Status string // what it last said it was doing, or ""
 	Joined bool   // all ranks had been connected
 	Stderr string // the end of its stderr, if any
 	Err    error  // the error it returned, in process only
+
+	absent bool // it never came, so it has no rank yet: the cause says which processes are missing
 }
 
 func (e *RankError) Error() string {
@@ -39,6 +42,9 @@ func (e *RankError) headline() string {
 	if e.PID != 0 {
 		who = fmt.Sprintf("rank %d (pid %d)", e.Rank, e.PID)
 	}
+	if e.Host != "" {
+		who += " on " + e.Host
+	}
 	when := "before the ranks were connected"
 	if e.Joined {
 		when = "after the ranks were connected"
@@ -47,6 +53,9 @@ func (e *RankError) headline() string {
 		when = "during " + e.Status + ", " + when
 	}
 	s := fmt.Sprintf("cluster: %s %s %s", who, e.Cause, when)
+	if e.absent {
+		s = "cluster: " + e.Cause
+	}
 	if e.Detail != "" {
 		s += ": " + e.Detail
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"reflect"
 	"strings"
 
 	"starling/core/comm"
@@ -18,6 +19,18 @@ type Place struct {
 	Start  []string // how a command is run there, such as ssh and its arguments; empty on this machine
 	// Program is the path of the program there, where it is not that of this one.
 	Program string
+}
+
+// program is the path of the program there, as the place says it or as it lies here.
+func (p Place) program() string {
+	if p.Program != "" {
+		return p.Program
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return "runtime"
+	}
+	return self
 }
 
 // Hosts is a cluster file: the machines of a job, in JSON.
@@ -67,7 +80,7 @@ func ReadHosts(path string) (*Hosts, error) {
 		if b, e := os.ReadFile(path); e == nil {
 			line += strings.Count(string(b[:min(int(d.InputOffset()), len(b))]), "\n")
 		}
-		return nil, fmt.Errorf("cluster file %s, near line %d: %w", path, line, err)
+		return nil, fmt.Errorf("cluster file %s, near line %d: %w", path, line, inPlainWords(err))
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
 		return nil, fmt.Errorf("cluster file %s: there is something after the end of the object", path)
@@ -78,9 +91,27 @@ func ReadHosts(path string) (*Hosts, error) {
 	return h, nil
 }
 
+// inPlainWords says what is wrong with JSON without the names of this program's types.
+func inPlainWords(err error) error {
+	var kind *json.UnmarshalTypeError
+	const keys = `a host has "name", "address", "ranks", "listen", "start", the file "hosts", "listen", "start", "program"`
+	switch {
+	case errors.As(err, &kind) && kind.Type == reflect.TypeFor[Host]():
+		return fmt.Errorf(`there is a %s in "hosts" where a host should be, as in {"name": "a"}`, kind.Value)
+	case errors.As(err, &kind) && kind.Field != "":
+		return fmt.Errorf("%q has a %s, which it does not take; see docs/launching.md", kind.Field, kind.Value)
+	case strings.HasPrefix(err.Error(), "json: unknown field"):
+		return fmt.Errorf("%s; %s", strings.Replace(err.Error(), "json: unknown field", "unknown key", 1), keys)
+	}
+	return err
+}
+
 func (h *Hosts) validate() error {
 	if len(h.Hosts) == 0 {
 		return errors.New(`it names no "hosts"`)
+	}
+	if _, err := listenAddress(h.Listen, "", 0); err != nil {
+		return err
 	}
 	names, counted := map[string]bool{}, 0
 	for i, x := range h.Hosts {
@@ -96,6 +127,9 @@ func (h *Hosts) validate() error {
 		case x.Ranks < 0:
 			return fmt.Errorf("host %s takes %d ranks", x.Name, x.Ranks)
 		}
+		if _, err := listenAddress(x.Listen, "", 0); err != nil {
+			return fmt.Errorf("host %s: %w", x.Name, err)
+		}
 		names[x.Name] = true
 		if x.Ranks > 0 {
 			counted++
@@ -107,6 +141,15 @@ func (h *Hosts) validate() error {
 	return nil
 }
 
+// Ranks is how many ranks the hosts take, one each where the file does not say.
+func (h *Hosts) Ranks() int {
+	n := 0
+	for _, x := range h.Hosts {
+		n += max(x.Ranks, 1)
+	}
+	return n
+}
+
 // Places puts the ranks of a mesh onto the hosts.
 func (h *Hosts) Places(mesh comm.Axes) ([]Place, error) {
 	ranks, room := mesh.Ranks(), 0
@@ -115,7 +158,7 @@ func (h *Hosts) Places(mesh comm.Axes) ([]Place, error) {
 	}
 	switch {
 	case room > 0 && room != ranks:
-		return nil, fmt.Errorf("the hosts of the cluster file take %d ranks, and the recipe has %d", room, ranks)
+		return nil, fmt.Errorf("the hosts of the cluster file take %d ranks, and the job has %d; change their \"ranks\", or the number of ranks with --set where the recipe has a param for it", room, ranks)
 	case room == 0 && ranks < len(h.Hosts):
 		return nil, fmt.Errorf("the cluster file names %d hosts for %d ranks; leave some out", len(h.Hosts), ranks)
 	}

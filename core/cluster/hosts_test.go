@@ -60,6 +60,10 @@ func TestHosts(t *testing.T) {
 		{"{\n\n\"hots\": []}", "near line 3"},
 		{`{"hosts": [{"name": "a"}, {"name": "a"}]}`, "named twice"},
 		{`{"hosts": [{"ranks": 1}]}`, `no "name"`},
+		{`{"hosts": [{"name": "a", "rank": 1}]}`, `unknown key "rank"; a host has "name"`},
+		{`{"hosts": ["a", "b"]}`, `a string in "hosts" where a host should be`},
+		{`{"hosts": [{"name": "a", "ranks": "2"}]}`, `ranks" has a string`},
+		{`{"hosts": [{"name": "a", "listen": "eth0"}]}`, `host a: cluster: listen: bad address "eth0"`},
 		{`{"hosts": [{"name": "a", "ranks": 1}, {"name": "b"}]}`, "every host"},
 		{`{"hosts": [{"name": "a"}]} {}`, "after the end"},
 	} {

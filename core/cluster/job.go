@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 )
 
@@ -31,6 +33,9 @@ type job struct {
 	until   time.Time  // when the suspicion becomes the failure
 	orders  []order
 	known   time.Time // when all ranks were told where the others are
+
+	turned   int    // how many connections were turned away at the door
+	stranger string // the last of them, and why
 }
 
 type phase int
@@ -52,6 +57,7 @@ type member struct {
 	spoke     bool // it has said something
 	addr      string
 	machine   string // where it really runs
+	node      string // the same for people, if it is not simply here
 	connected bool
 	done      bool
 	doneAt    time.Time
@@ -166,7 +172,7 @@ func (j *job) unreachable() (rank int, err error) {
 // arrived records that a rank that something else started has come, and takes its first message.
 func (j *job) arrived(rank int, m message, now time.Time) {
 	r := &j.ranks[rank]
-	r.awaited, r.pid, r.heard = false, cmp.Or(m.PID, r.pid), now
+	r.awaited, r.pid, r.node, r.heard = false, cmp.Or(m.PID, r.pid), m.Node, now
 	if j.phase == failing { // what the others were told
 		j.orders = append(j.orders, order{rank: rank, msg: j.farewell()})
 	}
@@ -203,13 +209,22 @@ func (j *job) exited(rank int, cause string, now time.Time) {
 	case j.phase == failing || r.reported:
 	case r.done && cause == lostGuest: // all that is seen of its end
 	case cause != "":
-		j.fail(j.errorOf(rank, cause), now)
+		j.fail(j.silentEnd(rank, cause), now)
 	case !r.done && !j.stopped:
-		j.fail(j.errorOf(rank, "ended without a result"), now)
+		j.fail(j.silentEnd(rank, "ended without a result"), now)
 	}
 	if j.suspect != nil && j.over() { // nobody is left to say more
 		j.fail(j.suspect, now)
 	}
+}
+
+// silentEnd describes the end of a rank. One that was to be started on another host and has never spoken may not have been started at all.
+func (j *job) silentEnd(rank int, cause string) *RankError {
+	e := j.errorOf(rank, cause)
+	if p := j.cfg.place(rank); len(p.Start) > 0 && !j.ranks[rank].spoke {
+		e.Detail = fmt.Sprintf("the program there has said nothing; try by hand what starts it: %s %s version", strings.Join(p.Start, " "), p.program())
+	}
+	return e
 }
 
 // stop asks all ranks to end when convenient.
@@ -256,7 +271,31 @@ func (j *job) farewell() message {
 // errorOf describes the failure of a rank as of now.
 func (j *job) errorOf(rank int, cause string) *RankError {
 	r := j.ranks[rank]
-	return &RankError{Rank: rank, PID: r.pid, Cause: cause, Status: r.status, Joined: j.joined}
+	return &RankError{Rank: rank, PID: r.pid, Host: cmp.Or(r.node, j.cfg.place(rank).Host), Cause: cause, Status: r.status, Joined: j.joined}
+}
+
+// absence says which processes have not come to the rendezvous, and what there is to look at. first is one of them.
+func (j *job) absence(first int) *RankError {
+	var missing []string
+	for n, m := range j.ranks {
+		if m.awaited && !m.here {
+			missing = append(missing, strconv.Itoa(n))
+		}
+	}
+	const most = 16
+	more := ""
+	if len(missing) > most {
+		more = fmt.Sprintf(" and %d more", len(missing)-most)
+		missing = missing[:most]
+	}
+	cause := fmt.Sprintf("of the %d processes, these did not join the job at %s within %v: %s%s; see that they were started, with the same secret (%s) and this meeting place, and that no firewall keeps them from it",
+		len(j.ranks), j.cfg.Rendezvous.At(), j.cfg.JoinTimeout, strings.Join(missing, ", "), more, envSecret)
+	if j.turned > 0 {
+		cause += fmt.Sprintf("; connections turned away there: %d, the last from %s", j.turned, j.stranger)
+	}
+	e := j.errorOf(first, cause)
+	e.absent = true
+	return e
 }
 
 // tick looks at the clock.
@@ -294,7 +333,12 @@ func (j *job) tick(now time.Time) {
 	case j.stopped && now.Sub(j.since) >= j.cfg.StopGrace:
 		j.abandon(fmt.Sprintf("the job did not stop within %v", j.cfg.StopGrace), now)
 	case j.phase == forming && !j.stopped:
-		if at, rank, cause := j.late(); rank >= 0 && !now.Before(at) {
+		at, rank, cause := j.late()
+		switch {
+		case rank < 0 || now.Before(at):
+		case j.ranks[rank].awaited:
+			j.fail(j.absence(rank), now)
+		default:
 			j.fail(j.errorOf(rank, cause), now)
 		}
 	}

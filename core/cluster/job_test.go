@@ -87,6 +87,45 @@ const together = `
 	1 connected
 `
 
+// TestAbsence: the processes that have not come are named, and whoever was turned away at the door.
+func TestAbsence(t *testing.T) {
+	now := time.Unix(1000, 0)
+	j := newJob(Config{Ranks: 20, JoinTimeout: 10 * time.Second, Silence: time.Minute, Grace: time.Second, Rendezvous: &Rendezvous{Address: "tcp::29500"}}, now)
+	for r := range j.ranks {
+		j.ranks[r].awaited, j.ranks[r].here = true, r == 0
+	}
+	j.happened(event{rank: 7, kind: knocked}, now)
+	j.happened(event{kind: turned, cause: "10.0.0.7:5000: another secret"}, now)
+	j.tick(now.Add(11 * time.Second))
+	want := "cluster: of the 20 processes, these did not join the job at port 29500 of this machine within 10s: 1, 2, 3, 4, 5, 6, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17 and 2 more; " +
+		"see that they were started, with the same secret (STARLING_SECRET) and this meeting place, and that no firewall keeps them from it; connections turned away there: 1, the last from 10.0.0.7:5000: another secret"
+	if j.failure == nil || j.failure.Error() != want || j.failure.Rank != 1 {
+		t.Errorf("%v\nwant %s", j.failure, want)
+	}
+}
+
+// TestUnstarted: a rank that a command was to start on another host, and that has never spoken, is named with the host and the command.
+func TestUnstarted(t *testing.T) {
+	now := time.Unix(1000, 0)
+	remote := Place{Host: "b", Start: []string{"ssh", "b"}, Program: "/opt/runtime"}
+	for _, c := range []struct{ cause, want string }{
+		{"exited with code 127", "rank 1 on b exited with code 127 before the ranks were connected: the program there has said nothing; try by hand what starts it: ssh b /opt/runtime version"},
+		{"", "rank 1 on b ended without a result before the ranks were connected: the program there has said nothing"},
+	} {
+		j := newJob(Config{Ranks: 2, JoinTimeout: 10 * time.Second, Silence: time.Minute, Places: []Place{{Host: "a"}, remote}}, now)
+		j.happened(event{rank: 1, kind: exited, cause: c.cause}, now)
+		if j.failure == nil || !strings.Contains(j.failure.Error(), c.want) {
+			t.Errorf("%v\nwant %s", j.failure, c.want)
+		}
+	}
+	j := newJob(Config{Ranks: 2, JoinTimeout: 10 * time.Second, Silence: time.Minute, Places: []Place{{Host: "a"}, remote}}, now)
+	j.happened(event{rank: 1, kind: said, msg: message{Kind: kindStatus, Text: "x"}}, now)
+	j.happened(event{rank: 1, kind: exited, cause: "exited with code 1"}, now)
+	if j.failure == nil || strings.Contains(j.failure.Error(), "by hand") {
+		t.Errorf("%v: it was started", j.failure)
+	}
+}
+
 func TestJob(t *testing.T) {
 	hour := ""
 	for at := 10 * time.Second; at <= time.Hour; at += 10 * time.Second {

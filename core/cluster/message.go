@@ -15,7 +15,7 @@ import (
 // The control protocol between a worker and its launcher: JSON messages, each preceded by its length (u32, little-endian).
 //
 //	launcher → worker              worker → launcher
-//	welcome  rank, world, secret,  hello      pid; of one that came by itself also protocol, number, world, host
+//	welcome  rank, world, secret,  hello      pid; of one that came by itself also protocol, number, world, host, node
 //	         where to listen,      listening  address, machine
 //	         the caller's payload
 //	peers    all addresses         connected
@@ -39,6 +39,7 @@ type message struct {
 	Listen      string            `json:",omitempty"`
 	Host        string            `json:",omitempty"`
 	Machine     string            `json:",omitempty"`
+	Node        string            `json:",omitempty"` // the machine's name for people
 	Protocol    int               `json:",omitempty"`
 	Silence     time.Duration     `json:",omitempty"`
 	Credentials *comm.Credentials `json:",omitempty"`

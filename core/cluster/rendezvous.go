@@ -28,6 +28,15 @@ type Rendezvous struct {
 	MPI bool
 }
 
+// At is the address for people.
+func (r *Rendezvous) At() string {
+	host, port, err := net.SplitHostPort(strings.TrimPrefix(r.Address, "tcp:"))
+	if err != nil || host != "" {
+		return r.Address
+	}
+	return "port " + port + " of this machine"
+}
+
 // minSecret is how short a job's secret may be, in bytes.
 const minSecret = 16
 

@@ -185,8 +185,8 @@ func TestGuestsThatFail(t *testing.T) {
 		g := startGuest(t, "run", address, testSecret, 1, 3)
 		_, _, err := launch(t, t.Context(), cfg)
 		var rank *RankError
-		if !errors.As(err, &rank) || rank.Rank != 2 || !strings.Contains(err.Error(), "did not join") {
-			t.Errorf("%v, want rank 2 named", err)
+		if !errors.As(err, &rank) || rank.Rank != 2 || !strings.Contains(err.Error(), "of the 3 processes, these did not join the job at tcp:"+address+" within 1s: 2;") {
+			t.Errorf("%v, want process 2 named", err)
 		}
 		if err := g.wait(t, 10*time.Second); err == nil || !strings.Contains(g.stderr.String(), "ended before all its processes were there") {
 			t.Errorf("the waiting guest ended with %v: %s", err, &g.stderr)
@@ -234,7 +234,7 @@ func TestGuestsThatFail(t *testing.T) {
 // TestAttendGivesUp: nobody at the rendezvous is said with its address.
 func TestAttendGivesUp(t *testing.T) {
 	_, err := Attend(t.Context(), Attendance{Number: 1, World: 2, Address: "tcp:127.0.0.1:" + freePort(t), Secret: []byte(testSecret), Patience: 200 * time.Millisecond})
-	if err == nil || !strings.Contains(err.Error(), "waited 200ms at the rendezvous") {
+	if err == nil || !strings.Contains(err.Error(), "waited 200ms at the rendezvous") || !strings.Contains(err.Error(), "process 0 has not been started yet") {
 		t.Error(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -244,6 +244,44 @@ func TestAttendGivesUp(t *testing.T) {
 	}
 	if _, err := Attend(t.Context(), Attendance{Number: 1, World: 2, Address: "tcp:127.0.0.1:1", Secret: []byte("short")}); err == nil {
 		t.Error("a short secret is accepted")
+	}
+}
+
+// TestForeignSecret: who knocks with another secret than process 0's, or where another program listens, says so while it waits and at its end.
+func TestForeignSecret(t *testing.T) {
+	authority, err := comm.DeriveAuthority([]byte(testSecret))
+	if err != nil {
+		t.Fatal(err)
+	}
+	credentials, err := authority.Issue(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for want, serve := range map[string]func(c net.Conn){
+		"the process there has another secret": func(c net.Conn) { _, _ = comm.Secure(c, credentials, -1) },
+		"another program listens there":        func(c net.Conn) { _, _ = c.Write([]byte("HTTP/1.1 400 Bad Request\r\n\r\n")) },
+	} {
+		door, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer door.Close()
+		go func() {
+			for {
+				c, err := door.Accept()
+				if err != nil {
+					return
+				}
+				serve(c)
+				_ = c.Close()
+			}
+		}()
+		var told []string
+		_, err = Attend(t.Context(), Attendance{Number: 1, World: 2, Address: "tcp:" + door.Addr().String(), Secret: []byte(strings.Repeat("x", 32)), Patience: 3 * time.Second,
+			Waiting: func(why error) { told = append(told, why.Error()) }})
+		if err == nil || len(told) == 0 || !strings.Contains(told[0], "process 1 of 2 waits at the rendezvous") || !strings.Contains(told[0]+err.Error(), want) {
+			t.Errorf("it says %q, want %q, and ends with %v", told, want, err)
+		}
 	}
 }
 

@@ -24,6 +24,7 @@ const (
 	came                     // it has got its place; msg is its hello
 	hungUp                   // its control connection ended
 	exited                   // it is gone
+	turned                   // somebody was turned away at the door; cause says who and why
 )
 
 // carrier carries out a job's orders.
@@ -97,6 +98,8 @@ func (j *job) happened(e event, now time.Time) {
 	case came:
 		j.ranks[e.rank].here = false
 		j.arrived(e.rank, e.msg, now)
+	case turned:
+		j.turned, j.stranger = j.turned+1, clip(e.cause)
 	case hungUp:
 		j.hungUp(e.rank, now)
 	case exited:

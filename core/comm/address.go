@@ -84,10 +84,13 @@ func listenInRange(ctx context.Context, addr, host, ports string) (net.Listener,
 
 func listen(ctx context.Context, addr, network, rest string) (net.Listener, error) {
 	var lc net.ListenConfig
+	var unknown *net.DNSError
 	l, err := lc.Listen(ctx, network, rest)
 	switch {
 	case err == nil:
 		return l, nil
+	case errors.As(err, &unknown):
+		return nil, fmt.Errorf("comm: cannot listen on %s: %q is neither an interface of this machine, which has %s, nor a name that it can resolve: %w", addr, unknown.Name, strings.Join(interfaceNames(), ", "), err)
 	case errors.Is(err, syscall.EADDRINUSE) && network == "tcp":
 		return nil, fmt.Errorf("comm: %s is taken: another process listens there; name another port, or port 0 for any free one: %w", addr, err)
 	case errors.Is(err, syscall.EADDRINUSE):
@@ -96,6 +99,16 @@ func listen(ctx context.Context, addr, network, rest string) (net.Listener, erro
 		return nil, fmt.Errorf("comm: %s is no address of this machine; name one of its own interfaces: %w", addr, err)
 	}
 	return nil, fmt.Errorf("comm: cannot listen on %s: %w", addr, err)
+}
+
+// interfaceNames lists the machine's interfaces.
+func interfaceNames() []string {
+	devices, _ := net.Interfaces() // only for a message
+	names := make([]string, len(devices))
+	for i, d := range devices {
+		names[i] = d.Name
+	}
+	return names
 }
 
 // localAddress turns an interface, a subnet or "auto" into one of this machine's addresses; others stay as they are, but

@@ -7,15 +7,15 @@ import (
 
 // didYouMean suggests the candidate nearest to a misspelt name, as "; did you mean …?", or nothing where none is near.
 func didYouMean(name string, candidates []string) string {
-	if n := nearest(name, candidates); n != "" {
+	if n := Nearest(name, candidates); n != "" {
 		return fmt.Sprintf("; did you mean %q?", n)
 	}
 	return ""
 }
 
-// nearest returns the candidate with the smallest edit distance to name (insertions, deletions, substitutions and swaps of
+// Nearest returns the candidate with the smallest edit distance to name (insertions, deletions, substitutions and swaps of
 // neighbours; Damerau, 1964), or "" where more than a third of the letters would have to change.
-func nearest(name string, candidates []string) string {
+func Nearest(name string, candidates []string) string {
 	name = strings.ToLower(name)
 	best, least := "", max(len(name)/3, 1)+1
 	for _, c := range candidates {

@@ -51,7 +51,7 @@ func (x *Tensor) Attr(name string) (starlark.Value, error) {
 	if isOp(name) {
 		return nil, fmt.Errorf("a tensor has no %q; it is a function: write ops.%s(x, …)", name, name)
 	}
-	if nearest(name, tensorAttrs) == "" && foreignNames["a tensor"][strings.ToLower(name)] == "" {
+	if Nearest(name, tensorAttrs) == "" && foreignNames["a tensor"][strings.ToLower(name)] == "" {
 		return nil, fmt.Errorf("a tensor has no %q; it has shape, dtype, rank and size, everything else is a function of ops or nn, such as ops.reshape(x, shape)", name)
 	}
 	return nil, noAttribute("a tensor", name, tensorAttrs)
