@@ -36,8 +36,8 @@ func newBenchComm() *cobra.Command {
 		Long: `Measure the collectives of rank processes on this machine, through the handles that training uses.
 
 Each row is an operation over one transport: the median time of the slowest rank; algbw, the vector's bytes by that time;
-busbw, the bytes a link must carry at least by that time (algbw · 2(N-1)/N for all_reduce). Beside it, measured in the same
-round: copy, the time in which every rank copies a vector of that size, as a fraction of the row's time (1.0 is the limit of
+busbw, the bytes a link must carry at least by that time (algbw · 2(N-1)/N for all_reduce, · 1 for broadcast, · (N-1)/N for the
+rest, as NCCL's tests count). Beside it, measured in the same round: copy, the time in which every rank copies a vector of that size, as a fraction of the row's time (1.0 is the limit of
 the memory); raw, the time in which two processes exchange as many bytes over TCP, both directions busy, likewise.
 
 The second group of columns says the same of the fastest repetition.
@@ -72,6 +72,9 @@ ranks. Their columns say how many times faster than the peer a row is.`,
 
 var benchTransports = []string{cluster.TransportShared, cluster.TransportUnix, cluster.TransportTCP, benchTLS}
 
+// shortTypes are the names that recipes and other libraries have for element types.
+var shortTypes = map[string]string{"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
+
 // benchTLS is TCP with encryption.
 const benchTLS = "tls"
 
@@ -99,7 +102,7 @@ type benchRow struct {
 
 // parseSize reads a size such as 64M.
 func parseSize(s string) (int, error) {
-	digits, shift := strings.TrimSuffix(s, "B"), 0
+	digits, shift := strings.TrimSuffix(strings.ToUpper(s), "B"), 0
 	for unit, n := range map[string]int{"K": 10, "M": 20, "G": 30} {
 		if d, ok := strings.CutSuffix(digits, unit); ok {
 			digits, shift = d, n
@@ -140,10 +143,19 @@ func (o benchCommOptions) parse() (ranks, sizes []int, err error) {
 			return nil, nil, fmt.Errorf("--ops %q with --transports shm: in shared memory every sum is direct; choose other transports for it", op)
 		}
 	}
-	for _, d := range o.dtypes {
+	for i, d := range o.dtypes {
+		if full, ok := shortTypes[d]; ok {
+			d = full
+		}
 		e, err := comm.ParseElement(d)
 		if err != nil {
 			return nil, nil, fmt.Errorf("--dtype: %w", err)
+		}
+		o.dtypes[i] = d
+		for k, n := range sizes {
+			if n == 0 || n%e.Size() != 0 {
+				return nil, nil, fmt.Errorf("--sizes %s: want one element or more, and %s has %d bytes", o.sizes[k], e, e.Size())
+			}
 		}
 		for _, op := range o.ops {
 			if strings.HasPrefix(op, benchFast) && e != comm.Float32 {
@@ -177,9 +189,9 @@ func benchComm(ctx context.Context, o benchCommOptions, progress io.Writer) ([]b
 			defer p.stop()
 			peers[name] = p
 		}
-		for _, size := range sizes {
+		for i, size := range sizes {
 			fmt.Fprintf(progress, "\rmeasuring %d ranks, %s   ", n, bytesText(int64(size)))
-			some, err := o.size(ctx, n, size, peers)
+			some, err := o.size(ctx, n, size, i == 0, peers)
 			if err != nil {
 				return nil, err
 			}
@@ -193,12 +205,15 @@ func benchComm(ctx context.Context, o benchCommOptions, progress io.Writer) ([]b
 	return rows, nil
 }
 
-// size measures the rows of one size.
-func (o benchCommOptions) size(ctx context.Context, ranks, size int, peers map[string]*peerProcess) ([]benchRow, error) {
+// size measures the rows of one size, with the first of them also what has none.
+func (o benchCommOptions) size(ctx context.Context, ranks, size int, first bool, peers map[string]*peerProcess) ([]benchRow, error) {
 	times, theirs := map[benchTask][]benchTimes{}, map[string][]benchTime{}
 	var tasks []benchTask
 	for _, op := range o.ops {
-		for _, d := range o.dtypes {
+		for i, d := range o.dtypes {
+			if op == "barrier" && (!first || i > 0) {
+				continue
+			}
 			for _, transport := range o.transports {
 				tasks = append(tasks, benchTask{Op: op, DType: d, Transport: transport, Ranks: ranks, Bytes: size, Seconds: o.seconds})
 			}
@@ -228,6 +243,12 @@ func (o benchCommOptions) size(ctx context.Context, ranks, size int, peers map[s
 		row.Copy, row.BestCopy = summary(all, func(t benchTimes) benchTime { return t.Copy }).over(ours)
 		row.Raw, row.BestRaw = summary(all, func(t benchTimes) benchTime { return t.Raw }).over(ours)
 		row.BusBW = row.AlgBW * float64(ranks-1) / float64(ranks)
+		if k.Op == "broadcast" {
+			row.BusBW = row.AlgBW
+		}
+		if k.Op == "barrier" { // moves no vector
+			row.Bytes, row.AlgBW, row.BusBW, row.Copy, row.BestCopy, row.Raw, row.BestRaw = 0, 0, 0, 0, 0, 0, 0
+		}
 		if strings.HasPrefix(k.Op, "all_reduce") {
 			row.BusBW *= 2
 			if k.DType == comm.Float32.String() { // as the peers'
@@ -269,9 +290,12 @@ func benchTable(rows []benchRow) string {
 		return fmt.Sprintf("%.2f", v)
 	}
 	for _, r := range rows {
-		lines = append(lines, []string{r.Op, r.DType, r.Transport, strconv.Itoa(r.Ranks), strconv.Itoa(r.Bytes),
-			time.Duration(r.Seconds * 1e9).Round(10 * time.Nanosecond).String(),
-			fmt.Sprintf("%.2f GB/s", r.AlgBW/1e9), fmt.Sprintf("%.2f GB/s", r.BusBW/1e9),
+		bytes, alg, bus := strconv.Itoa(r.Bytes), fmt.Sprintf("%.2f GB/s", r.AlgBW/1e9), fmt.Sprintf("%.2f GB/s", r.BusBW/1e9)
+		if r.Bytes == 0 {
+			bytes, alg, bus = "-", "-", "-"
+		}
+		lines = append(lines, []string{r.Op, r.DType, r.Transport, strconv.Itoa(r.Ranks), bytes,
+			time.Duration(r.Seconds * 1e9).Round(10 * time.Nanosecond).String(), alg, bus,
 			ratio(r.Copy), ratio(r.Raw), ratio(r.Gloo), ratio(r.MPI),
 			time.Duration(r.Best * 1e9).Round(10 * time.Nanosecond).String(),
 			ratio(r.BestCopy), ratio(r.BestRaw), ratio(r.BestGloo), ratio(r.BestMPI)})

@@ -109,7 +109,7 @@ func notReached(err error) error {
 		return fmt.Errorf("%w; nothing listens there: process 0 has not been started yet, or was told another port", err)
 	case errors.As(err, &dns):
 		return fmt.Errorf("%w; give an address, or a name that this machine can resolve", err)
-	case errors.As(err, &late) && late.Timeout():
+	case errors.As(err, &late) && late.Timeout(), errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH):
 		return fmt.Errorf("%w; nobody answers: is this where process 0 runs, and does a firewall let the port through?", err)
 	}
 	return err

@@ -76,7 +76,7 @@ func (l *launcher) receive(c net.Conn, credentials *comm.Credentials) (guest, er
 	_ = c.SetDeadline(time.Now().Add(sendTimeout))
 	s, err := comm.Secure(c, credentials, -1)
 	if err != nil {
-		return guest{}, err
+		return guest{}, fmt.Errorf("a stranger, or a process with another secret: %w", err)
 	}
 	hello, err := readControl(s)
 	if err != nil {
