@@ -24,6 +24,8 @@ var layers = []string{
 	"core/optim",
 	"core/plan",
 	"core/comm",
+	"core/comm/machine",
+	"core/comm/internal/shm",
 	"core/compress",
 	"core/device/devicetest",
 	"core/device/cpu",

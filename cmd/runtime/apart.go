@@ -13,6 +13,7 @@ import (
 
 	"starling/core/cluster"
 	"starling/core/comm"
+	"starling/core/comm/machine"
 	"starling/core/device/cpu"
 	"starling/core/recipe"
 	"starling/core/train"
@@ -133,7 +134,7 @@ func (o execOptions) attendance(s *cluster.Started, ranks int) (cluster.Attendan
 		return bad(err)
 	}
 	if o.host != "" {
-		if err := comm.CheckHostName(o.host); err != nil {
+		if err := machine.CheckHostName(o.host); err != nil {
 			return bad(fmt.Errorf("--host, or STARLING_HOST: %w", err))
 		}
 	}

@@ -19,6 +19,7 @@ import (
 
 	"starling/core/cluster"
 	"starling/core/comm"
+	"starling/core/comm/machine"
 	"starling/core/device/cpu"
 	"starling/core/plugin"
 	"starling/sdk/vec"
@@ -26,27 +27,27 @@ import (
 
 // diagnosis is what doctor finds out about a machine.
 type diagnosis struct {
-	Version   string        `json:"version"`
-	Go        string        `json:"go"`
-	MPI       bool          `json:"mpi"`
-	CPU       string        `json:"cpu"`
-	Online    int           `json:"cpus_online"`
-	Usable    int           `json:"cpus_usable"`
-	Threads   int           `json:"threads_by_default"` // the limit of a control group counts
-	Scaling   float64       `json:"scaling"`            // what Threads threads do at once, in threads that run alone
-	Kernels   string        `json:"kernels"`
-	BF16      string        `json:"bf16"`
-	Memory    int64         `json:"memory_bytes"`
-	Available int64         `json:"memory_available_bytes"`
-	Group     int64         `json:"memory_limit_bytes,omitempty"` // of a control group
-	Shm       int64         `json:"dev_shm_bytes"`
-	Shared    string        `json:"shared_memory"` // "" if ranks can share memory, else why not
-	Memlock   string        `json:"memlock"`
-	Files     string        `json:"open_files"`
-	HugePages string        `json:"huge_pages"`
-	Plugins   []string      `json:"plugins"`
-	Topology  comm.Topology `json:"topology"`
-	Advice    []string      `json:"advice"`
+	Version   string           `json:"version"`
+	Go        string           `json:"go"`
+	MPI       bool             `json:"mpi"`
+	CPU       string           `json:"cpu"`
+	Online    int              `json:"cpus_online"`
+	Usable    int              `json:"cpus_usable"`
+	Threads   int              `json:"threads_by_default"` // the limit of a control group counts
+	Scaling   float64          `json:"scaling"`            // what Threads threads do at once, in threads that run alone
+	Kernels   string           `json:"kernels"`
+	BF16      string           `json:"bf16"`
+	Memory    int64            `json:"memory_bytes"`
+	Available int64            `json:"memory_available_bytes"`
+	Group     int64            `json:"memory_limit_bytes,omitempty"` // of a control group
+	Shm       int64            `json:"dev_shm_bytes"`
+	Shared    string           `json:"shared_memory"` // "" if ranks can share memory, else why not
+	Memlock   string           `json:"memlock"`
+	Files     string           `json:"open_files"`
+	HugePages string           `json:"huge_pages"`
+	Plugins   []string         `json:"plugins"`
+	Topology  machine.Topology `json:"topology"`
+	Advice    []string         `json:"advice"`
 }
 
 func newDoctor() *cobra.Command {
@@ -158,7 +159,7 @@ func (o execOptions) doctorLinks(c *cobra.Command, ranks int, asJSON bool) error
 
 func diagnose() diagnosis {
 	d := diagnosis{Version: version, Go: runtime.Version(), MPI: comm.MPIBuilt, Online: onlineCPUs(), Usable: runtime.NumCPU(), Threads: cpu.Cores(),
-		Kernels: vec.Active(), BF16: vec.BF16Class(), Topology: comm.Discover("/sys")}
+		Kernels: vec.Active(), BF16: vec.BF16Class(), Topology: machine.Discover("/sys")}
 	advise := func(format string, args ...any) { d.Advice = append(d.Advice, fmt.Sprintf(format, args...)) }
 	d.CPU = field("/proc/cpuinfo", "model name")
 	d.Memory, d.Available = kib(field("/proc/meminfo", "MemTotal")), kib(field("/proc/meminfo", "MemAvailable"))

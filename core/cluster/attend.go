@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"starling/core/comm"
+	"starling/core/comm/machine"
 )
 
 // Attendance is what a process that something else has started knows of its job.
@@ -145,8 +146,8 @@ func attend(ctx context.Context, a Attendance, credentials *comm.Credentials) (c
 		return nil, welcome, notTrusted(err)
 	}
 	_ = s.SetDeadline(time.Time{})
-	machine := comm.ThisHost()
-	hello := message{Kind: kindHello, Protocol: controlProtocol, Rank: a.Number, World: a.World, PID: os.Getpid(), Host: cmp.Or(a.Host, machine), Machine: machine}
+	own := machine.ID()
+	hello := message{Kind: kindHello, Protocol: controlProtocol, Rank: a.Number, World: a.World, PID: os.Getpid(), Host: cmp.Or(a.Host, own), Machine: own}
 	hello.Node, _ = os.Hostname()
 	if err := (&control{conn: s}).send(hello); err != nil {
 		return nil, welcome, err

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"starling/core/comm"
+	"starling/core/comm/machine"
 )
 
 // Config of a job. Zero values ask for the defaults.
@@ -111,7 +112,7 @@ func (c Config) Validate() error {
 		return badValue("hosts", "%d host names for %d ranks; name the host of each rank, as in a,a,b,b", len(c.Hosts), c.Ranks)
 	}
 	for i, h := range c.Hosts {
-		if err := comm.CheckHostName(h); err != nil {
+		if err := machine.CheckHostName(h); err != nil {
 			return badValue("hosts", "host name %d of %d: %w", i+1, len(c.Hosts), err)
 		}
 	}
@@ -206,7 +207,7 @@ func (c Config) transport() (listen string, share comm.Sharing, err error) {
 		return "", 0, badValue("transport", "mpi with TLS on: what goes by MPI is not encrypted; choose transport tcp, or leave TLS out where the network is trusted")
 	case c.Transport == TransportMPI && !comm.MPIBuilt:
 		return "", 0, badValue("transport", "mpi, and this program was built without it; build it with CGO_ENABLED=1 go build -tags mpi where mpicc is installed")
-	case c.Transport == TransportMPI, (c.Transport == "" || c.Transport == TransportAuto) && mpi && comm.MPIBuilt && c.TLS != EncryptionOn && len(comm.RemoteMemoryDevices("/sys")) > 0:
+	case c.Transport == TransportMPI, (c.Transport == "" || c.Transport == TransportAuto) && mpi && comm.MPIBuilt && c.TLS != EncryptionOn && len(machine.RemoteMemoryDevices("/sys")) > 0:
 		return c.Listen, comm.ShareMPI, nil
 	case c.Transport == "" && (c.Listen == "" || len(c.Hosts) > 0 || c.remote()), c.Transport == TransportAuto:
 		return c.Listen, comm.ShareAuto, nil

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"starling/core/comm"
+	"starling/core/comm/machine"
 )
 
 // meet opens the door for the ranks that come by themselves. When all are there, each gets its rank and its welcome.
@@ -127,13 +128,13 @@ func (l *launcher) seat(w *welcomer, guests <-chan guest, full chan<- struct{}, 
 	}
 	_ = door.Close()
 	close(full)
-	own := cmp.Or(w.cfg.Rendezvous.Host, comm.ThisHost())
+	own := cmp.Or(w.cfg.Rendezvous.Host, machine.ID())
 	order := inOrder(w.cfg.Mesh, own, here)
 	w.oneHost = true
 	w.hosts[0] = own
 	for i, g := range order {
 		w.hosts[i+1] = g.hello.Host
-		w.oneHost = w.oneHost && g.hello.Machine == comm.ThisHost()
+		w.oneHost = w.oneHost && g.hello.Machine == machine.ID()
 	}
 	first := w.welcome(0)
 	if first.Listen == autoListen {

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"starling/core/comm"
+	"starling/core/comm/machine"
 )
 
 // Place is where a rank runs.
@@ -118,7 +119,7 @@ func (h *Hosts) validate() error {
 		if x.Name == "" {
 			return fmt.Errorf(`host %d has no "name"`, i)
 		}
-		if err := comm.CheckHostName(x.Name); err != nil {
+		if err := machine.CheckHostName(x.Name); err != nil {
 			return fmt.Errorf("host %d: %w", i, err)
 		}
 		switch {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"starling/core/comm"
+	"starling/core/comm/machine"
 )
 
 // Worker is a rank's place in its job. Its methods may be called from several goroutines.
@@ -197,7 +198,7 @@ func (w *Worker) connect(cfg JoinConfig, welcome message) error {
 		return err
 	}
 	defer l.Close()
-	if err := w.link(message{Kind: kindListening, Text: comm.Address(l), Machine: comm.ThisHost()}); err != nil {
+	if err := w.link(message{Kind: kindListening, Text: comm.Address(l), Machine: machine.ID()}); err != nil {
 		return err
 	}
 	var addrs []string
@@ -208,7 +209,7 @@ func (w *Worker) connect(cfg JoinConfig, welcome message) error {
 	}
 	host := welcome.Host
 	if host == "" {
-		host = comm.ThisHost()
+		host = machine.ID()
 	}
 	t, err := comm.Connect(w.ctx, comm.MeshConfig{
 		Identity: comm.Identity{Rank: w.rank, World: w.world, Digest: cfg.Digest, Class: cfg.Class, Host: host},

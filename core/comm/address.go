@@ -5,10 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"strconv"
 	"strings"
 	"syscall"
+
+	"starling/core/comm/machine"
 )
 
 // maxSocketPath is the longest Unix socket path that every supported system takes.
@@ -154,7 +155,7 @@ func localAddress(hostPort string) (string, error) {
 			}
 			speed := 0
 			if host == "auto" {
-				speed = linkSpeed("/sys", d.Name)
+				speed = machine.LinkSpeed("/sys", d.Name)
 			}
 			if v4 := n.IP.To4() != nil; found == nil || speed > fastest || speed == fastest && found.To4() == nil && v4 {
 				found, fastest = n.IP, speed
@@ -165,24 +166,6 @@ func localAddress(hostPort string) (string, error) {
 		return "", fmt.Errorf("no address of this machine fits %s; it has %s", host, strings.Join(seen, ", "))
 	}
 	return net.JoinHostPort(found.String(), port), nil
-}
-
-// linkSpeed returns the speed of an interface as a system's files below root give it, in Mbit/s: 1 where it is not known, as
-// with virtual ones, 0 for the bridges by which containers are connected within their machine.
-func linkSpeed(root, device string) int {
-	base := root + "/class/net/" + device
-	if _, err := os.Stat(base + "/bridge"); err == nil {
-		return 0
-	}
-	b, err := os.ReadFile(base + "/speed")
-	if err != nil {
-		return 1
-	}
-	n, err := strconv.Atoi(strings.TrimSpace(string(b)))
-	if err != nil || n < 1 {
-		return 1
-	}
-	return n
 }
 
 // Address returns where l listens, in the form that Listen and Dial take, the port really used included.

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"os"
 	"runtime"
 	"strings"
 	"time"
@@ -30,23 +29,6 @@ const (
 // String returns the name of the transport that the choice stands for.
 func (s Sharing) String() string {
 	return [...]string{"sockets", "automatic", "shared memory", "MPI"}[min(s, ShareMPI)]
-}
-
-// ThisHost names the machine as its processes see it: two processes with one name can hand each other memory. It is empty
-// where the system has no such memory.
-func ThisHost() string {
-	if !shm.Supported {
-		return ""
-	}
-	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	if err != nil {
-		return ""
-	}
-	network, err := os.Readlink("/proc/self/ns/net") // the sockets by which memory is handed over belong to it
-	if err != nil {
-		return ""
-	}
-	return strings.TrimSpace(string(boot)) + " " + network
 }
 
 // CheckSharing reports why the processes of this machine could not share memory, or nil.

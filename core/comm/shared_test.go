@@ -13,12 +13,14 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"starling/core/comm/machine"
 )
 
 // sharing connects a world through shared memory.
 func sharing(t testing.TB, world int) []Transport {
 	t.Helper()
-	if ThisHost() == "" {
+	if machine.ID() == "" {
 		t.Skip("this system has no memory that processes can hand each other")
 	}
 	return meshOf(t, world, ShareAlways)
@@ -27,7 +29,7 @@ func sharing(t testing.TB, world int) []Transport {
 // meshOf connects a world over Unix sockets.
 func meshOf(t testing.TB, world int, share Sharing) []Transport {
 	t.Helper()
-	return meshOn(t, world, share, func(int) string { return ThisHost() })
+	return meshOn(t, world, share, func(int) string { return machine.ID() })
 }
 
 // meshOn connects a world whose ranks run where host says.
@@ -84,14 +86,14 @@ func meshWith(t testing.TB, world int, share Sharing, host func(rank int) string
 // TestCores: ranks wait awake only while there is a core for each, whoever else may run on those. The ranks of a host agree on that, although
 // they may have been told different numbers: on it depends in which form a small vector is summed.
 func TestCores(t *testing.T) {
-	if ThisHost() == "" || runtime.NumCPU() < 2 {
+	if machine.ID() == "" || runtime.NumCPU() < 2 {
 		t.Skip("needs shared memory and two processors")
 	}
 	for _, c := range []struct {
 		cores   [2]int
 		crowded bool
 	}{{[2]int{0, 0}, false}, {[2]int{2, 2}, false}, {[2]int{1, 1}, true}, {[2]int{1, 2}, true}, {[2]int{2, 1}, false}} {
-		ts := meshWith(t, 2, ShareAlways, func(int) string { return ThisHost() }, func(r int) int { return c.cores[r] })
+		ts := meshWith(t, 2, ShareAlways, func(int) string { return machine.ID() }, func(r int) int { return c.cores[r] })
 		for r, x := range ts {
 			h := x.(*hostTransport)
 			if h.crowded != c.crowded || h.attends.spare != (c.cores[r] != 1) {

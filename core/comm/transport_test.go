@@ -12,6 +12,7 @@ import (
 
 	"starling/core/comm"
 	"starling/core/comm/commtest"
+	"starling/core/comm/machine"
 )
 
 func TestInProcess(t *testing.T) {
@@ -87,11 +88,11 @@ func TestSharedMemory(t *testing.T) {
 // sharedMesh connects a world through shared memory, as processes of one host would.
 func sharedMesh(t testing.TB, world int) []comm.Transport {
 	t.Helper()
-	if comm.ThisHost() == "" {
+	if machine.ID() == "" {
 		t.Skip("this system has no memory that processes can hand each other")
 	}
 	ts, errs := connect(t, unixAddrs(t, world), func(_ int, cfg *comm.MeshConfig) {
-		cfg.Host = comm.ThisHost()
+		cfg.Host = machine.ID()
 		if world > 1 {
 			cfg.Share = comm.ShareAlways
 		}

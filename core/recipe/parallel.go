@@ -9,7 +9,7 @@ import (
 
 	"go.starlark.net/starlark"
 
-	"starling/core/comm"
+	"starling/core/comm/machine"
 	"starling/core/compress"
 	"starling/core/plan"
 	"starling/core/train"
@@ -147,7 +147,7 @@ func makeMesh(c *call) (starlark.Value, error) {
 		return nil, c.bad("hosts", "hosts names %d hosts for data = %d ranks; name the host of each rank, such as [\"a\"] * %d", len(m.Hosts), m.Data, m.Data)
 	}
 	for _, h := range m.Hosts {
-		if err := comm.CheckHostName(h); err != nil {
+		if err := machine.CheckHostName(h); err != nil {
 			return nil, c.bad("hosts", "hosts: %v", err)
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"unsafe"
 
 	"starling/core/comm"
+	"starling/core/comm/machine"
 	"starling/core/device"
 	"starling/core/device/cpu"
 )
@@ -21,7 +22,7 @@ import (
 // sharedTransports connects ranks, all of this process, as processes of one host are connected.
 func sharedTransports(t *testing.T, ranks int) []comm.Transport {
 	t.Helper()
-	if comm.ThisHost() == "" {
+	if machine.ID() == "" {
 		t.Skip("this system has no memory that processes can hand each other")
 	}
 	dir, err := os.MkdirTemp("", "train") // a short path: sockets have no long names
@@ -43,7 +44,7 @@ func sharedTransports(t *testing.T, ranks int) []comm.Transport {
 	for r := range out {
 		wg.Go(func() {
 			var err error
-			out[r], err = comm.Connect(ctx, comm.MeshConfig{Identity: comm.Identity{Rank: r, World: ranks, Host: comm.ThisHost()}, Addrs: addrs,
+			out[r], err = comm.Connect(ctx, comm.MeshConfig{Identity: comm.Identity{Rank: r, World: ranks, Host: machine.ID()}, Addrs: addrs,
 				Listener: listeners[r], Secret: make([]byte, 16), Share: comm.ShareAlways})
 			if err != nil {
 				t.Error(err)

@@ -1,7 +1,6 @@
-package comm
+package machine
 
 import (
-	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -9,8 +8,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"unicode"
-	"unicode/utf8"
 )
 
 // Interface is a network interface of this machine.
@@ -38,34 +35,13 @@ type Topology struct {
 	GPUs         []string    `json:"gpus"`         // PCI addresses
 }
 
-// maxHostName is the longest name of a host, in bytes, as in the domain name system.
-const maxHostName = 255
-
-// CheckHostName says what is wrong with the name of a host, nil if nothing is: names stand in lists, file names and logs.
-func CheckHostName(name string) error {
-	switch {
-	case name == "":
-		return errors.New("a host's name must not be empty")
-	case len(name) > maxHostName:
-		return fmt.Errorf("the host name that begins with %.20q has %d bytes; at most %d are allowed", name, len(name), maxHostName)
-	case !utf8.ValidString(name):
-		return fmt.Errorf("host name %q is no UTF-8", name)
-	}
-	for _, c := range name {
-		if c == ',' || c == '/' || unicode.IsSpace(c) || !unicode.IsPrint(c) {
-			return fmt.Errorf("host name %q contains %q; spaces, commas, slashes and control characters are not allowed", name, c)
-		}
-	}
-	return nil
-}
-
 // Discover reads this machine's topology; what cannot be read is left out. sys is the root of the system's files, "/sys".
 func Discover(sys string) Topology {
-	t := Topology{Host: ThisHost(), RemoteMemory: RemoteMemoryDevices(sys)}
+	t := Topology{Host: ID(), RemoteMemory: RemoteMemoryDevices(sys)}
 	devices, _ := net.Interfaces()
 	for _, d := range devices {
 		i := Interface{Name: d.Name, Up: d.Flags&net.FlagUp != 0, Loopback: d.Flags&net.FlagLoopback != 0}
-		if n := linkSpeed(sys, d.Name); n > 1 {
+		if n := LinkSpeed(sys, d.Name); n > 1 {
 			i.Mbit = n
 		}
 		addrs, _ := d.Addrs()
@@ -123,4 +99,22 @@ func readLine(path string) string {
 		return ""
 	}
 	return strings.TrimSpace(string(b))
+}
+
+// LinkSpeed returns the speed of an interface as a system's files below root give it, in Mbit/s: 1 where it is not known, as
+// with virtual ones, 0 for the bridges by which containers are connected within their machine.
+func LinkSpeed(root, device string) int {
+	base := root + "/class/net/" + device
+	if _, err := os.Stat(base + "/bridge"); err == nil {
+		return 0
+	}
+	b, err := os.ReadFile(base + "/speed")
+	if err != nil {
+		return 1
+	}
+	n, err := strconv.Atoi(strings.TrimSpace(string(b)))
+	if err != nil || n < 1 {
+		return 1
+	}
+	return n
 }

@@ -1,10 +1,9 @@
-package comm
+package machine
 
 import (
 	"os"
 	"path/filepath"
 	"reflect"
-	"strings"
 	"testing"
 )
 
@@ -48,24 +47,11 @@ func TestDiscover(t *testing.T) {
 		t.Error("no interfaces")
 	}
 	for name, want := range map[string]int{"eth7": 25000, "veth1": 1, "docker0": 0, "none": 1} {
-		if got := linkSpeed(sys, name); got != want {
+		if got := LinkSpeed(sys, name); got != want {
 			t.Errorf("%s has speed %d, want %d", name, got, want)
 		}
 	}
 	if d := Discover(filepath.Join(sys, "nothing")); d.Nodes != nil || d.GPUs != nil || d.RemoteMemory != nil {
 		t.Errorf("nothing is %+v", d)
-	}
-}
-
-func TestHostNames(t *testing.T) {
-	for _, good := range []string{"a", "node-17.rack_3", "büro", strings.Repeat("x", 255)} {
-		if err := CheckHostName(good); err != nil {
-			t.Errorf("%q: %v", good, err)
-		}
-	}
-	for bad, want := range map[string]string{"": "empty", "a b": "' '", "a\n": `'\n'`, "\x1b[2J": `'\x1b'`, "a,b": "','", "../a": "'/'", "\xff": "UTF-8", strings.Repeat("x", 256): "256 bytes"} {
-		if err := CheckHostName(bad); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%q: %v, want %s", bad, err, want)
-		}
 	}
 }
