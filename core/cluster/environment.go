@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"hash/fnv"
@@ -82,9 +83,9 @@ func Environment(get func(string) string) (*Started, error) {
 				return nil, err
 			}
 		case get(envMaster) != "":
-			p := get(envMasterPort)
-			if p == "" {
-				p = defaultPort
+			p := cmp.Or(get(envMasterPort), defaultPort)
+			if get("TORCHELASTIC_USE_AGENT_STORE") == "True" { // torchrun listens at MASTER_PORT itself
+				p = port(get("TORCHELASTIC_RUN_ID") + get(envMaster) + p)
 			}
 			var err error
 			if out.Address, err = MeetingPlace(joinHost(get(envMaster), p), envMaster+" with "+envMasterPort); err != nil {

@@ -20,6 +20,8 @@ func TestEnvironment(t *testing.T) {
 		{"SLURM_PROCID=3 SLURM_STEP_NUM_TASKS=4 SLURM_STEP_NODELIST=gpu[03-05,7] SLURM_JOB_ID=12 SLURM_STEP_ID=0", "srun 3/4 tcp:gpu03:" + port("12.0")},
 		{"RANK=1 WORLD_SIZE=2 MASTER_ADDR=node0", "RANK and WORLD_SIZE 1/2 tcp:node0:29500"},
 		{"RANK=1 WORLD_SIZE=2 MASTER_ADDR=fd00::1 MASTER_PORT=7", "RANK and WORLD_SIZE 1/2 tcp:[fd00::1]:7"},
+		{"RANK=1 WORLD_SIZE=2 MASTER_ADDR=node0 MASTER_PORT=4567 TORCHELASTIC_RUN_ID=x TORCHELASTIC_USE_AGENT_STORE=True", "RANK and WORLD_SIZE 1/2 tcp:node0:" + port("xnode04567")},
+		{"RANK=1 WORLD_SIZE=2 MASTER_ADDR=node0 MASTER_PORT=4567 TORCHELASTIC_USE_AGENT_STORE=False", "RANK and WORLD_SIZE 1/2 tcp:node0:4567"},
 		{"JOB_COMPLETION_INDEX=1 WORLD_SIZE=2 STARLING_RENDEZVOUS=job-0.job:29400", "JOB_COMPLETION_INDEX and WORLD_SIZE 1/2 tcp:job-0.job:29400"},
 		{"RANK=2 WORLD_SIZE=2", "error"},
 		{"RANK=one WORLD_SIZE=2", "error"},
@@ -78,6 +80,20 @@ func TestTakeSecret(t *testing.T) {
 		}
 		if os.Getenv(envSecret)+os.Getenv(envSecretFile) != "" {
 			t.Error("the secret is left in the environment")
+		}
+	}
+}
+
+// TestSingle: the only process of a job is told from one that nothing has started.
+func TestSingle(t *testing.T) {
+	for text, want := range map[string]bool{"": false, "OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=1": true, "RANK=0 WORLD_SIZE=1": true, "RANK=0 WORLD_SIZE=2": false, "WORLD_SIZE=1": false} {
+		env := map[string]string{}
+		for _, f := range strings.Fields(text) {
+			k, v, _ := strings.Cut(f, "=")
+			env[k] = v
+		}
+		if got := Single(func(k string) string { return env[k] }); got != want {
+			t.Errorf("%q: %v", text, got)
 		}
 	}
 }
