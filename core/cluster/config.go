@@ -75,8 +75,8 @@ type Config struct {
 	// Stop, when closed, asks for a graceful stop, as a first signal does.
 	Stop <-chan struct{}
 
-	// JoinTimeout bounds the time until a rank says something, and from when all know of each other until all are connected (default 60 s,
-	// with a Rendezvous 10 minutes). In between a rank prepares, for as long as it gives signs of life.
+	// JoinTimeout bounds the time until a rank says something (default 60 s, with a Rendezvous 10 minutes), and from when all know of each
+	// other until all are connected, there up to 60 s. In between a rank prepares, for as long as it gives signs of life.
 	JoinTimeout time.Duration
 	// Silence is how long a worker may give no sign of life, to the launcher or to another worker (default 60 s); workers
 	// send one every second.

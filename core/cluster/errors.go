@@ -27,7 +27,7 @@ type RankError struct {
 
 func (e *RankError) Error() string {
 	s := e.headline()
-	if e.Stderr != "" && strings.TrimSpace(e.Stderr) != strings.TrimSpace(e.Detail) {
+	if e.Stderr != "" && !strings.Contains(s, strings.TrimSpace(e.Stderr)) { // else it is what the rank has reported, or was told
 		s += "\nthe end of its stderr:\n  " + strings.ReplaceAll(strings.TrimRight(e.Stderr, "\n"), "\n", "\n  ")
 	}
 	return s

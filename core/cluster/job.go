@@ -46,6 +46,9 @@ const (
 	failing
 )
 
+// connectTimeout bounds how long ranks take to connect once all are there: what stands between them will not go by itself.
+const connectTimeout = time.Minute
+
 // settle is how long a suspicion waits for the failure behind it.
 const settle = time.Second
 
@@ -59,6 +62,7 @@ type member struct {
 	machine   string // where it really runs
 	node      string // the same for people, if it is not simply here
 	connected bool
+	trouble   string // why it could not connect to another, at last
 	done      bool
 	doneAt    time.Time
 	result    []byte
@@ -143,6 +147,8 @@ func (j *job) message(rank int, m message, now time.Time) {
 			j.phase, j.since = running, now
 			j.tell(message{Kind: kindGo})
 		}
+	case kindTrouble:
+		r.trouble = clip(m.Text)
 	case kindStatus:
 		r.status = clip(m.Text)
 	case kindStop:
@@ -274,6 +280,20 @@ func (j *job) errorOf(rank int, cause string) *RankError {
 	return &RankError{Rank: rank, PID: r.pid, Host: cmp.Or(r.node, j.cfg.place(rank).Host), Cause: cause, Status: r.status, Joined: j.joined}
 }
 
+// troubles says why ranks that know of each other could not connect, as far as they have said.
+func (j *job) troubles() string {
+	var said []string
+	for r, m := range j.ranks {
+		if m.trouble != "" && !m.connected && len(said) < 4 {
+			said = append(said, fmt.Sprintf("rank %d says: %s", r, m.trouble))
+		}
+	}
+	if len(said) == 0 {
+		return ""
+	}
+	return strings.Join(said, "; ") + "; see that every host reaches this address: --listen names the interface or subnet and the ports, and a firewall must let them through"
+}
+
 // absence says which processes have not come to the rendezvous, and what there is to look at. first is one of them.
 func (j *job) absence(first int) *RankError {
 	var missing []string
@@ -338,6 +358,10 @@ func (j *job) tick(now time.Time) {
 		case rank < 0 || now.Before(at):
 		case j.ranks[rank].awaited:
 			j.fail(j.absence(rank), now)
+		case !j.known.IsZero():
+			e := j.errorOf(rank, cause)
+			e.Detail = j.troubles()
+			j.fail(e, now)
 		default:
 			j.fail(j.errorOf(rank, cause), now)
 		}
@@ -358,6 +382,7 @@ func (j *job) late() (at time.Time, rank int, cause string) {
 	if j.known.IsZero() {
 		return at, -1, ""
 	}
+	limit = min(limit, connectTimeout)
 	return j.known.Add(limit), first(func(m member) bool { return !m.connected }), fmt.Sprintf("did not connect to the other ranks within %v", limit)
 }
 

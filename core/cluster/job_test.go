@@ -145,6 +145,8 @@ func TestJob(t *testing.T) {
 			"rank 1 (pid 101) did not join the job within 10s"},
 		{"never connects", "0 listening\n 1 listening\n 1 connected\n at 9s\n 0 beat\n 1 beat\n at 11s\n 0 exit\n 1 exit", "0 peers,1 peers,0 fail,1 fail",
 			"rank 0 (pid 100) did not connect to the other ranks within 10s"},
+		{"cannot connect", "0 listening\n 1 listening\n 1 trouble\n at 9s\n 0 beat\n 1 beat\n at 11s\n 0 exit\n 1 exit", "0 peers,1 peers,0 fail,1 fail",
+			"rank 0 (pid 100) did not connect to the other ranks within 10s before the ranks were connected: rank 1 says: x; see that every host reaches this address"},
 		{"a peer's report comes before the death", together + "1 status\n 0 failed blames 1\n 0 exit exited with code 1\n at 0.2s\n 1 exit was killed by signal 9",
 			"0 peers,1 peers,0 go,1 go", "rank 1 (pid 101) was killed by signal 9 during x, after the ranks were connected"},
 		{"a report that nothing explains", together + "0 failed blames 1\n at 0.9s\n 0 exit exited with code 1\n at 1.1s\n 1 exit", "0 peers,1 peers,0 go,1 go,1 fail",

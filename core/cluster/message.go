@@ -19,7 +19,8 @@ import (
 //	         where to listen,      listening  address, machine
 //	         the caller's payload
 //	peers    all addresses         connected
-//	go       all are connected     status     text
+//	go       all are connected     trouble    text: why an attempt to connect failed
+//	                               status     text
 //	stop     end when convenient   event      data
 //	fail     which rank, why       failed     text, whom it blames
 //	part     a piece of what was    ask       data: before it listens, for what it lacks
@@ -64,6 +65,7 @@ const (
 	kindHello     kind = "hello"
 	kindListening kind = "listening"
 	kindConnected kind = "connected"
+	kindTrouble   kind = "trouble"
 	kindStatus    kind = "status"
 	kindEvent     kind = "event"
 	kindFailed    kind = "failed"

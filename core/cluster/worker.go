@@ -214,6 +214,7 @@ func (w *Worker) connect(cfg JoinConfig, welcome message) error {
 	t, err := comm.Connect(w.ctx, comm.MeshConfig{
 		Identity: comm.Identity{Rank: w.rank, World: w.world, Digest: cfg.Digest, Class: cfg.Class, Host: host},
 		Addrs:    addrs, Listener: l, Secret: welcome.Secret, Share: welcome.Share, Credentials: welcome.Credentials, Silence: welcome.Silence, Cores: cfg.Cores,
+		Trouble: func(why string) { w.say(message{Kind: kindTrouble, Text: clip(why)}) },
 	})
 	if err != nil {
 		return err

@@ -125,11 +125,20 @@ func TestAbsentRank(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
-	_, err = comm.Connect(ctx, comm.MeshConfig{Identity: comm.Identity{Rank: 1, World: 3}, Addrs: addrs, Listener: l, Secret: testSecret})
+	trouble := make(chan string, 4)
+	_, err = comm.Connect(ctx, comm.MeshConfig{Identity: comm.Identity{Rank: 1, World: 3}, Addrs: addrs, Listener: l, Secret: testSecret, Trouble: func(why string) { trouble <- why }})
 	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "ranks 0, 2 did not connect") {
 		t.Errorf("absent ranks: %v", err)
+	}
+	select {
+	case why := <-trouble:
+		if !strings.Contains(why, "rank 0 at "+addrs[0]) {
+			t.Errorf("the trouble is %q", why)
+		}
+	default:
+		t.Error("nothing was said of the attempts that failed")
 	}
 }
 

@@ -25,6 +25,8 @@ type MeshConfig struct {
 	// ranks.
 	Credentials *Credentials
 	Share       Sharing // of memory among ranks with the same Identity.Host; the same on all ranks
+	// Trouble, if set, is told why attempts to connect fail, each reason once and no more than a few.
+	Trouble func(why string)
 	// Cores is how many processors the ranks of this host have between them, where their time is limited too; 0 means those that
 	// this process may run on.
 	Cores int
@@ -170,10 +172,15 @@ func (m *meeting) fail(err error) {
 
 // note keeps the last few reasons of failed attempts.
 func (m *meeting) note(err error) {
+	s := err.Error()
 	m.mu.Lock()
-	defer m.mu.Unlock()
-	if s := err.Error(); !slices.Contains(m.notes, s) && len(m.notes) < 4 {
+	fresh := !slices.Contains(m.notes, s) && len(m.notes) < 4
+	if fresh {
 		m.notes = append(m.notes, s)
+	}
+	m.mu.Unlock()
+	if fresh && m.cfg.Trouble != nil {
+		m.cfg.Trouble(s)
 	}
 }
 
@@ -230,11 +237,16 @@ func (m *meeting) greet(ctx context.Context, c net.Conn, expect int) bool {
 // handshakeTimeout bounds one handshake.
 const handshakeTimeout = 10 * time.Second
 
+// attemptTimeout bounds one attempt to connect: a firewall that drops what comes says nothing for minutes.
+const attemptTimeout = 5 * time.Second
+
 // dial connects to a lower rank, trying again until ctx ends: it may not accept yet.
 func (m *meeting) dial(ctx context.Context, rank int) {
 	wait := 5 * time.Millisecond
 	for ctx.Err() == nil {
-		c, err := Dial(ctx, m.cfg.Addrs[rank])
+		once, cancel := context.WithTimeout(ctx, attemptTimeout)
+		c, err := Dial(once, m.cfg.Addrs[rank])
+		cancel()
 		if err == nil {
 			if m.greet(ctx, c, rank) {
 				return
