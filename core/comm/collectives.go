@@ -3,10 +3,8 @@ package comm
 import (
 	"cmp"
 	"context"
-	"encoding/binary"
 	"fmt"
 	"hash/fnv"
-	"math"
 	"slices"
 	"unsafe"
 )
@@ -250,79 +248,22 @@ func (g *Group) ReduceScatter(ctx context.Context, label string, chunks []Range,
 // AllGatherBytes returns every member's bytes, by position; lengths may differ. It is for metrics and other small things:
 // the results are freshly allocated.
 func (g *Group) AllGatherBytes(ctx context.Context, label string, mine []byte) ([][]byte, error) {
-	var out [][]byte
-	c := g.prepare(Call{Op: OpAllGatherBytes, Label: label, Bytes: -1}, func(r *run) (err error) {
-		out, err = r.gatherBytes(mine, r.others, r.others)
-		return err
-	})
-	if len(mine) > maxGather {
-		return nil, tooLong(OpAllGatherBytes, label, len(mine))
-	}
-	c.local, c.brief = g.gatherShared(-1, mine, &out), true
-	if err := c.Run(ctx); err != nil {
-		return nil, err
-	}
-	return out, nil
-}
-
-func tooLong(op Op, label string, n int) error {
-	return fmt.Errorf("comm: %s %q: %d bytes; at most %d can be gathered", op, label, n, maxGather)
+	return g.StartAllGatherBytes(label, mine).Values(ctx)
 }
 
 // Gather returns every member's bytes, by position, on root, and nil on the others.
 func (g *Group) Gather(ctx context.Context, label string, root int, mine []byte) ([][]byte, error) {
-	if err := g.checkRoot(root); err != nil {
-		return nil, fmt.Errorf("comm: gather %q: %w", label, err)
-	}
-	if len(mine) > maxGather {
-		return nil, tooLong(OpGather, label, len(mine))
-	}
-	var out [][]byte
-	c := g.prepare(Call{Op: OpGather, Label: label, Bytes: -1, Detail: detail(root)}, func(r *run) (err error) {
-		if g.self == root {
-			out, err = r.gatherBytes(mine, nil, r.others)
-		} else {
-			_, err = r.gatherBytes(mine, []int{root}, nil)
-		}
-		return err
-	})
-	c.local, c.brief = g.gatherShared(root, mine, &out), true
-	if err := c.Run(ctx); err != nil {
-		return nil, err
-	}
-	return out, nil
+	return g.StartGather(label, root, mine).Values(ctx)
 }
 
 // AllGatherFloat64 returns every member's values, by position; counts may differ.
 func (g *Group) AllGatherFloat64(ctx context.Context, label string, mine []float64) ([][]float64, error) {
-	return allGather64(ctx, g, label, mine, math.Float64bits, math.Float64frombits)
+	return g.StartAllGatherFloat64(label, mine).Values(ctx)
 }
 
 // AllGatherInt64 returns every member's values, by position; counts may differ.
 func (g *Group) AllGatherInt64(ctx context.Context, label string, mine []int64) ([][]int64, error) {
-	return allGather64(ctx, g, label, mine, func(v int64) uint64 { return uint64(v) }, func(v uint64) int64 { return int64(v) })
-}
-
-func allGather64[T any](ctx context.Context, g *Group, label string, mine []T, to func(T) uint64, from func(uint64) T) ([][]T, error) {
-	b := make([]byte, 0, 8*len(mine))
-	for _, v := range mine {
-		b = binary.LittleEndian.AppendUint64(b, to(v))
-	}
-	all, err := g.AllGatherBytes(ctx, label, b)
-	if err != nil {
-		return nil, err
-	}
-	out := make([][]T, len(all))
-	for m, b := range all {
-		if len(b)%8 != 0 {
-			return nil, fmt.Errorf("comm: all_gather_bytes %q: rank %d sent %d bytes where 8-byte values were expected", label, g.ranks[m], len(b))
-		}
-		out[m] = make([]T, len(b)/8)
-		for i := range out[m] {
-			out[m][i] = from(binary.LittleEndian.Uint64(b[8*i:]))
-		}
-	}
-	return out, nil
+	return g.StartAllGatherInt64(label, mine).Values(ctx)
 }
 
 // StartSend sends buf to the member at position to. Calls towards one member are matched with its receives in order.

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 
@@ -94,6 +95,49 @@ func (a arriving) wait(ctx context.Context, trace *StepTrace) error {
 	return a.exchange.wait(ctx, trace)
 }
 
+// withSteps lets one of two ranks use an engine of its own, with data for so many steps.
+func withSteps(t *testing.T, rank int, transport comm.Transport, steps int64, change func(*Spec), use func(*engine, *data.Loader) error) error {
+	g, err := comm.NewGroup(transport, "data", []int{0, 1}, comm.Options{})
+	if err != nil {
+		return err
+	}
+	defer g.Close()
+	dev, err := cpu.Open(cpu.Config{Threads: 1, Ranks: 2})
+	if err != nil {
+		return err
+	}
+	defer dev.Close()
+	s := testSpec(t)
+	wide(s, 6) // of two micro-batches: what a lane has summed stays where it is
+	s.Mesh.Data = 2
+	change(s)
+	if err := s.Validate(); err != nil {
+		return err
+	}
+	e, err := newEngine(s, &Env{Rank: rank, World: 2, Group: g, Device: dev, Threads: 1, Observe: func(Event) {}})
+	if err != nil {
+		return err
+	}
+	defer e.close()
+	if err := e.initialise(s.Seed); err != nil {
+		return err
+	}
+	set, err := s.Data.Source.Dataset()
+	if err != nil {
+		return err
+	}
+	sampler, err := data.NewSampler(data.SamplerConfig{Samples: set.Len(), GlobalBatch: s.Data.GlobalBatch, MicroBatch: s.Data.MicroBatch})
+	if err != nil {
+		return err
+	}
+	loader, err := data.NewLoader(t.Context(), data.LoaderConfig{Dataset: set, Sampler: sampler, Schedule: e.schedule, Steps: steps})
+	if err != nil {
+		return err
+	}
+	defer loader.Close()
+	return use(e, loader)
+}
+
 // However soon or late the buckets arrive on a rank, it gets the same weights, and its backward pass waits for none.
 func TestTheBackwardPassWaitsForNoBucket(t *testing.T) {
 	for _, stage := range []int{1, 2} {
@@ -102,58 +146,23 @@ func TestTheBackwardPassWaitsForNoBucket(t *testing.T) {
 			const steps = 3
 			params, renewed, came, waits := make([]string, 2), make([]int, 2), make([]int, 2), make([]int, 2)
 			run := func(r int, transport comm.Transport) error {
-				g, err := comm.NewGroup(transport, "data", []int{0, 1}, comm.Options{})
-				if err != nil {
-					return err
-				}
-				defer g.Close()
-				dev, err := cpu.Open(cpu.Config{Threads: 1, Ranks: 2})
-				if err != nil {
-					return err
-				}
-				defer dev.Close()
-				s := testSpec(t)
-				wide(s, 6) // of two micro-batches: what a lane has summed stays where it is
-				s.ClipNorm, s.Mesh.Data, s.Mesh.Zero = 0, 2, stage
-				if err := s.Validate(); err != nil {
-					return err
-				}
-				e, err := newEngine(s, &Env{Rank: r, World: 2, Group: g, Device: dev, Threads: 1, Observe: func(Event) {}})
-				if err != nil {
-					return err
-				}
-				defer e.close()
-				if err := e.initialise(s.Seed); err != nil {
-					return err
-				}
-				set, err := s.Data.Source.Dataset()
-				if err != nil {
-					return err
-				}
-				sampler, err := data.NewSampler(data.SamplerConfig{Samples: set.Len(), GlobalBatch: s.Data.GlobalBatch, MicroBatch: s.Data.MicroBatch})
-				if err != nil {
-					return err
-				}
-				loader, err := data.NewLoader(t.Context(), data.LoaderConfig{Dataset: set, Sampler: sampler, Schedule: e.schedule, Steps: steps})
-				if err != nil {
-					return err
-				}
-				defer loader.Close()
-				for i := range e.collect.buckets {
-					e.collect.buckets[i] = arriving{e.collect.buckets[i], e, atOnce[r], &came[r], &waits[r]}
-				}
-				for i := range steps {
-					if _, err := e.step(t.Context(), loader, stepIn{step: i, taken: i, rate: 0.01, scale: 1}); err != nil {
-						return err
+				return withSteps(t, r, transport, steps, func(s *Spec) { s.ClipNorm, s.Mesh.Zero = 0, stage }, func(e *engine, loader *data.Loader) error {
+					for i := range e.collect.buckets {
+						e.collect.buckets[i] = arriving{e.collect.buckets[i], e, atOnce[r], &came[r], &waits[r]}
 					}
-				}
-				params[r] = fmt.Sprintf("%x", sha256.Sum256(e.mem.Arenas[device.Params].Bytes()))
-				for _, in := range e.plan.Segments[plan.SegmentMicro].Instrs {
-					if in.Kind == device.Renew {
-						renewed[r]++
+					for i := range steps {
+						if _, err := e.step(t.Context(), loader, stepIn{step: i, taken: i, rate: 0.01, scale: 1}); err != nil {
+							return err
+						}
 					}
-				}
-				return nil
+					params[r] = fmt.Sprintf("%x", sha256.Sum256(e.mem.Arenas[device.Params].Bytes()))
+					for _, in := range e.plan.Segments[plan.SegmentMicro].Instrs {
+						if in.Kind == device.Renew {
+							renewed[r]++
+						}
+					}
+					return nil
+				})
 			}
 			errs := make(chan error)
 			for r, transport := range comm.NewInProcess(2) {
@@ -179,6 +188,55 @@ func TestTheBackwardPassWaitsForNoBucket(t *testing.T) {
 					t.Errorf("zero %d, rank %d: %d buckets are updated in the backward passes, want %d", stage, r, came[r], want)
 				}
 			}
+		}
+	}
+}
+
+// late is the last bucket, of which the test looks at what has been done when it is waited for.
+type late struct {
+	exchange
+	look func()
+}
+
+func (l late) wait(ctx context.Context, trace *StepTrace) error {
+	l.look()
+	return l.exchange.wait(ctx, trace)
+}
+
+// Where the whole gradient decides, the buckets that have come add to the norm while the last one and the figures are still on their way.
+func TestTheNormIsTakenBesideTheLastBucket(t *testing.T) {
+	const unheard = -1
+	errs := make(chan error)
+	for r, transport := range comm.NewInProcess(2) {
+		go func() {
+			errs <- withSteps(t, r, transport, 1, func(s *Spec) { s.ClipNorm = 0.1 }, func(e *engine, loader *data.Loader) error {
+				last, looked := len(e.collect.buckets)-1, false
+				e.waited = []float64{unheard}
+				var norms [][]float64
+				for _, q := range e.plan.Params {
+					norms = append(norms, device.View[float64](e.mem, q.Partials))
+					norms[len(norms)-1][0] = math.NaN()
+				}
+				e.collect.buckets[last] = late{e.collect.buckets[last], func() {
+					looked = true
+					if !slices.ContainsFunc(norms, func(blocks []float64) bool { return !math.IsNaN(blocks[0]) }) {
+						t.Errorf("rank %d: the norm waits for the last of %d buckets", r, last+1)
+					}
+					if e.waited[0] != unheard {
+						t.Errorf("rank %d: the figures are waited for before the norm", r)
+					}
+				}}
+				out, err := e.step(t.Context(), loader, stepIn{rate: 0.01, scale: 1})
+				if err == nil && (!looked || last < 1 || out.norm <= 0.1 || len(out.waited) != 2) {
+					t.Errorf("rank %d: looked %v, %d buckets, norm %v, figures of %d ranks", r, looked, last+1, out.norm, len(out.waited))
+				}
+				return err
+			})
+		}()
+	}
+	for range 2 {
+		if err := <-errs; err != nil {
+			t.Fatal(err)
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"starling/core/comm"
 	"starling/core/data"
 	"starling/core/device"
 	"starling/core/optim"
@@ -114,14 +115,20 @@ func weighRows(dst []float32, b *data.Batch) {
 	}
 }
 
-// finishStep exchanges the micro-batches' figures, then computes the norm and updates.
+// finishStep exchanges the micro-batches' figures, computes the norm and updates.
 func (e *engine) finishStep(ctx context.Context, in stepIn) (stepOut, error) {
 	if e.early != nil {
 		return e.early.finish()
 	}
 	var out stepOut
 	e.noteRank(in.stop)
-	if err := e.exchange(ctx, &out); err != nil {
+	figures := e.tellFigures()
+	if e.lossy == nil { // the figures travel behind the last bucket: meanwhile each bucket that is there adds to the norm
+		if err := e.takeNorm(); err != nil {
+			return out, err
+		}
+	}
+	if err := e.hearFigures(ctx, figures, &out); err != nil {
 		return out, err
 	}
 	if err := e.checkWeight(in, &out); err != nil {
@@ -134,9 +141,11 @@ func (e *engine) finishStep(ctx context.Context, in stepIn) (stepOut, error) {
 		e.lossy.takeBack()
 		return out, nil
 	}
-	e.lossy.alone(out.weight)
-	if err := e.norm.Run(&device.Env{LastInLane: true, LastOnRank: true, Comm: e.collect}); err != nil {
-		return out, err
+	if e.lossy != nil {
+		e.lossy.alone(out.weight)
+		if err := e.takeNorm(); err != nil {
+			return out, err
+		}
 	}
 	out.trace = e.trace
 	scale := e.meanScale(out.weight)
@@ -171,12 +180,25 @@ func (e *engine) renew(ctx context.Context, in stepIn, scale float64, out stepOu
 	return e.update.Run(&device.Env{Comm: e.collect})
 }
 
-// exchange sums the figures of all micro-batches in their order, on every rank alike.
-func (e *engine) exchange(ctx context.Context, out *stepOut) error {
+// takeNorm waits for the buckets, one after another, and computes the partial results of the norm.
+func (e *engine) takeNorm() error {
+	return e.norm.Run(&device.Env{LastInLane: true, LastOnRank: true, Comm: e.collect})
+}
+
+// tellFigures sends the figures of this rank's micro-batches to the others; nil if there are none.
+func (e *engine) tellFigures() *comm.Gathering[float64] {
+	if e.env.World == 1 {
+		return nil
+	}
+	return e.env.Group.StartAllGatherFloat64("losses and weights", e.figures)
+}
+
+// hearFigures waits for those of the others and sums the figures of all micro-batches in their order, on every rank alike.
+func (e *engine) hearFigures(ctx context.Context, told *comm.Gathering[float64], out *stepOut) error {
 	all := [][]float64{e.figures}
-	if e.env.World > 1 {
+	if told != nil {
 		var err error
-		if all, err = e.env.Group.AllGatherFloat64(ctx, "losses and weights", e.figures); err != nil {
+		if all, err = told.Values(ctx); err != nil {
 			return err
 		}
 	}

@@ -3,6 +3,7 @@ package commtest
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"testing"
@@ -116,6 +117,28 @@ func collectives(t *testing.T, ts []comm.Transport) {
 			if values[r][0] != float64(r)/3 || tokens[r][0] != int64(-r) {
 				return fmt.Errorf("metrics of rank %d came as %v and %v", r, values[r], tokens[r])
 			}
+		}
+		// Several under way at once, of which the last is waited for first.
+		early, counts := g.StartAllGatherBytes("early", mine), g.StartAllGatherInt64("counts", make([]int64, g.Rank()))
+		report := g.StartGather("late", g.Size()-1, mine)
+		reported, err := report.Values(ctx)
+		if err != nil {
+			return err
+		}
+		counted, err := counts.Values(ctx)
+		if err != nil {
+			return err
+		}
+		if all, err = early.Values(ctx); err != nil {
+			return err
+		}
+		for r := range g.Size() {
+			if len(all[r]) != 100*r || len(counted[r]) != r || g.Rank() == g.Size()-1 && len(reported[r]) != 100*r {
+				return fmt.Errorf("gathers at once: rank %d's parts have %d, %d and %v", r, len(all[r]), len(counted[r]), reported)
+			}
+		}
+		if _, err := g.StartGather("nowhere", g.Size(), mine).Values(ctx); err == nil {
+			return errors.New("a gather to a member that does not exist gave no error")
 		}
 		for root := range g.Size() {
 			got, err := g.Gather(ctx, "report", root, mine)
