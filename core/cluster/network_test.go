@@ -7,6 +7,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
+	mathrand "math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -151,6 +152,26 @@ func TestStrangers(t *testing.T) {
 	}
 }
 
+// portsInARow is the first of n neighbouring ports of the loopback that nobody has at the moment, none of which a system hands out by
+// itself: what strangers dial must not be the port that their own connection leaves from.
+func portsInARow(t *testing.T, n int) int {
+	t.Helper()
+	for range 1000 {
+		first, free := 10000+mathrand.IntN(20000), true
+		for i := range n {
+			l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", first+i))
+			if free = free && err == nil; err == nil {
+				_ = l.Close()
+			}
+		}
+		if free {
+			return first
+		}
+	}
+	t.Fatalf("no %d free ports in a row", n)
+	return 0
+}
+
 func testStrangers(t *testing.T, encryption string) {
 	authority, err := comm.NewAuthority()
 	if err != nil {
@@ -164,15 +185,7 @@ func testStrangers(t *testing.T, encryption string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	port := l.Addr().(*net.TCPAddr).Port
-	if port > 65000 {
-		port -= 1000
-	}
-	_ = l.Close()
+	port := portsInARow(t, 3)
 	cfg := testConfig("run", 3, -1)
 	cfg.TLS = encryption
 	cfg.Listen = fmt.Sprintf("tcp:127.0.0.1:%d", port)
