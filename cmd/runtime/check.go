@@ -9,19 +9,20 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"starling/core/cluster"
 	"starling/core/plan"
 	"starling/core/recipe"
 	"starling/core/train"
 )
 
 func newCheck() *cobra.Command {
-	var set []string
+	var set, hosts []string
 	c := &cobra.Command{
 		Use:   "check RECIPE.star",
 		Short: "Find every mistake in a recipe that can be found without training",
 		Args:  oneRecipe,
 		RunE: func(c *cobra.Command, args []string) error {
-			spec, plans, err := inspect(c.Context(), args[0], set)
+			spec, plans, err := inspect(c.Context(), args[0], set, hosts)
 			if err != nil {
 				return err
 			}
@@ -33,11 +34,12 @@ func newCheck() *cobra.Command {
 		},
 	}
 	c.Flags().StringArrayVar(&set, "set", nil, "set a recipe parameter, as `name=value`; may be repeated")
+	hostsFlag(c.Flags(), &hosts)
 	return c
 }
 
 func newPlan() *cobra.Command {
-	var set []string
+	var set, hosts []string
 	var dump string
 	c := &cobra.Command{
 		Use:   "plan RECIPE.star",
@@ -49,7 +51,7 @@ func newPlan() *cobra.Command {
   program   the instructions of a rank, with the place of every operand`,
 		Args: oneRecipe,
 		RunE: func(c *cobra.Command, args []string) error {
-			spec, plans, err := inspect(c.Context(), args[0], set)
+			spec, plans, err := inspect(c.Context(), args[0], set, hosts)
 			if err != nil {
 				return err
 			}
@@ -68,15 +70,22 @@ func newPlan() *cobra.Command {
 		},
 	}
 	c.Flags().StringArrayVar(&set, "set", nil, "set a recipe parameter, as `name=value`; may be repeated")
+	hostsFlag(c.Flags(), &hosts)
 	c.Flags().StringVar(&dump, "dump", "", "print the plan's `stage`: graph, passes or program (of rank 0)")
 	return c
 }
 
 // inspect loads a recipe, looks for its data, and plans every rank.
-func inspect(ctx context.Context, path string, set []string) (*train.Spec, []*plan.Plan, error) {
+func inspect(ctx context.Context, path string, set, hosts []string) (*train.Spec, []*plan.Plan, error) {
 	spec, err := recipe.Load(path, recipe.Options{Set: set, Print: func(text string) { fmt.Fprintln(os.Stderr, text) }})
 	if err != nil {
 		return nil, nil, err
+	}
+	if len(hosts) > 0 {
+		spec.Mesh.Hosts = hosts
+		if err := (cluster.Config{Ranks: spec.Mesh.Data, Hosts: hosts}).Validate(); err != nil {
+			return nil, nil, execOptions{hosts: hosts}.blame(err)
+		}
 	}
 	if err := spec.Mesh.CheckHosts(); err != nil {
 		return nil, nil, err

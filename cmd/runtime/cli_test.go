@@ -67,6 +67,7 @@ func TestUsageErrors(t *testing.T) {
 		{[]string{"doctor", "--link"}, 2, "did you mean --links?"},
 		{[]string{"doctor", "--links", "--transport", "tpc"}, 2, "--transport: \"tpc\"; choose auto"},
 		{[]string{"exec", recipe, "--rendezvous", "localhost:29500"}, 2, "set RANK and WORLD_SIZE"},
+		{[]string{"plan", recipe, "--hosts", "a,b,c"}, 2, "--hosts: 3 host names for 2 ranks"},
 		{[]string{"exec", filepath.Join(t.TempDir(), "none.star")}, 1, "none.star"},
 		{[]string{"exec", recipe, "--set", "rank=2"}, 1, "did you mean \"ranks\""},
 		{[]string{"exec", recipe, "--set", "ranks=5"}, 1, "too few for 5 data ranks"},

@@ -92,11 +92,15 @@ of --run-dir, or of the newest run of this recipe, to the same weights as if not
 	return c
 }
 
+func hostsFlag(f *pflag.FlagSet, hosts *[]string) {
+	f.StringSliceVar(hosts, "hosts", nil, "`name` of each process's host, separated by commas, to rehearse several hosts on one; ranks are given by host (default: the recipe's, else all ranks on this one)")
+}
+
 // placementFlags are those that say where ranks run and how they are connected.
 func (o *execOptions) placementFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.listen, "listen", "", "where the ranks listen for each other: tcp:`host:port`, rank r at port + r, port 0 for any (default: Unix sockets; with --cluster the file's, and where ranks may be on several machines tcp:auto:0)")
 	f.StringVar(&o.transport, "transport", os.Getenv(envTransport), "how the ranks move data: auto, shm (memory shared by the ranks of a machine), unix, tcp, or mpi between machines, which is not encrypted (default: $STARLING_TRANSPORT, else auto)")
-	f.StringSliceVar(&o.hosts, "hosts", nil, "`name` of each process's host, separated by commas, to rehearse several hosts on one; ranks are given by host (default: the recipe's, else all ranks on this one)")
+	hostsFlag(f, &o.hosts)
 	f.StringVar(&o.tls, "tls", "", "on or off: encrypt TCP between the ranks (default: on with hosts that --cluster reaches by a command and for processes that were started separately, else unless they listen at the loopback); on excludes --transport mpi")
 	f.StringVar(&o.cluster, "cluster", "", "cluster `file`: the hosts on which the ranks are started, in JSON (docs/launching.md)")
 	f.StringVar(&o.start, "start", "auto", "auto: be one of the processes that srun, mpirun or whatever sets RANK and WORLD_SIZE has started; here: ignore their environment")

@@ -154,12 +154,15 @@ func TestCheckFindsHostsThatCannotBeSummed(t *testing.T) {
 		`["a"] * 4`:            "all ranks are on one host",
 		`["a", "b", "c", "d"]`: "each host has one rank",
 	} {
-		recipe := recipeFile(t, strings.NewReplacer("micro_batch = 16", "micro_batch = 4", "parallel.mesh(data = 2,", `parallel.mesh(data = 4, reduction = "hierarchical", hosts = `+hosts+",").Replace(overlapRecipe))
-		p := start(t, "check", recipe)
-		code := p.wait(t, time.Minute)
-		if (code == 0) != (want == "is fine") {
-			t.Errorf("%s: exit status %d", hosts, code)
+		flag := strings.Join(strings.FieldsFunc(strings.ReplaceAll(hosts, `["a"] * 4`, "a,a,a,a"), func(r rune) bool { return strings.ContainsRune(`[]", `, r) }), ",")
+		for _, where := range [][2]string{{"hosts = " + hosts + ",", ""}, {"", "--hosts=" + flag}} {
+			recipe := recipeFile(t, strings.NewReplacer("micro_batch = 16", "micro_batch = 4", "parallel.mesh(data = 2,", `parallel.mesh(data = 4, reduction = "hierarchical", `+where[0]).Replace(overlapRecipe))
+			p := start(t, strings.Fields("check "+recipe+" "+where[1])...)
+			code := p.wait(t, time.Minute)
+			if (code == 0) != (want == "is fine") {
+				t.Errorf("%s: exit status %d", where, code)
+			}
+			contains(t, p.stdout.String()+p.stderr.String(), want)
 		}
-		contains(t, p.stdout.String()+p.stderr.String(), want)
 	}
 }
