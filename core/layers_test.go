@@ -24,6 +24,7 @@ var layers = []string{
 	"core/optim",
 	"core/plan",
 	"core/comm",
+	"core/comm/mesh",
 	"core/comm/machine",
 	"core/comm/internal/shm",
 	"core/compress",

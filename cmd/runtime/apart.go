@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"starling/core/cluster"
-	"starling/core/comm"
 	"starling/core/comm/machine"
+	"starling/core/comm/mesh"
 	"starling/core/device/cpu"
 	"starling/core/recipe"
 	"starling/core/train"
@@ -194,7 +194,7 @@ func (o execOptions) blame(err error) error {
 }
 
 // far returns where the ranks of a run are that are not simply started here: on the hosts of a cluster file, or coming by themselves.
-func (o execOptions) far(s *cluster.Started, axes comm.Axes) (places []cluster.Place, meet *cluster.Rendezvous, err error) {
+func (o execOptions) far(s *cluster.Started, axes mesh.Axes) (places []cluster.Place, meet *cluster.Rendezvous, err error) {
 	if s != nil {
 		a, err := o.attendance(s, axes.Ranks())
 		if err != nil {

@@ -20,6 +20,7 @@ import (
 	"starling/core/cluster"
 	"starling/core/comm"
 	"starling/core/comm/machine"
+	"starling/core/comm/mesh"
 	"starling/core/device/cpu"
 	"starling/core/plugin"
 	"starling/sdk/vec"
@@ -123,7 +124,7 @@ func (o execOptions) doctorLinks(c *cobra.Command, ranks int, asJSON bool) error
 	if one != nil && one.Number > 0 {
 		return attend(c.Context(), nil, one, o, ranks, "", "") // signals end it as they end any process
 	}
-	places, meet, err := o.far(one, comm.Axes{{Name: "data", Size: ranks}})
+	places, meet, err := o.far(one, mesh.Axes{{Name: "data", Size: ranks}})
 	if err != nil {
 		return err
 	}

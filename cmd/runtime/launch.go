@@ -14,6 +14,7 @@ import (
 
 	"starling/core/cluster"
 	"starling/core/comm"
+	"starling/core/comm/mesh"
 	"starling/core/device/cpu"
 	"starling/core/plugin"
 	"starling/core/recipe"
@@ -44,7 +45,7 @@ type job struct {
 	Plugins map[string]plugin.Handed // that the launcher has resolved
 
 	local      *plugin.Local // their files, in the launcher
-	mesh       comm.Axes
+	mesh       mesh.Axes
 	stop       <-chan struct{} // asks for a graceful end before the ranks are there
 	places     []cluster.Place
 	rendezvous *cluster.Rendezvous

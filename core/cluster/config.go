@@ -14,6 +14,7 @@ import (
 
 	"starling/core/comm"
 	"starling/core/comm/machine"
+	"starling/core/comm/mesh"
 )
 
 // Config of a job. Zero values ask for the defaults.
@@ -43,8 +44,8 @@ type Config struct {
 	// machine. They go before those of Places.
 	Hosts []string
 	// Mesh is how the ranks are used, by default along one axis: they are placed so that the axis that talks most stays nearest
-	// (comm.Axes.OrderHosts).
-	Mesh comm.Axes
+	// (mesh.Axes.OrderHosts).
+	Mesh mesh.Axes
 	// Places says for each rank where it runs, where it listens and how it is started there, as a cluster file gives it
 	// (ReadHosts); by default all are started here. (Launch only.)
 	Places []Place
@@ -155,8 +156,8 @@ func (c Config) inOrder() Config {
 }
 
 // HostsOf returns the host of each rank of a mesh whose processes run on the hosts named.
-func HostsOf(mesh comm.Axes, processes []string) []string {
-	return Config{Mesh: mesh, Hosts: processes}.inOrder().Hosts
+func HostsOf(axes mesh.Axes, processes []string) []string {
+	return Config{Mesh: axes, Hosts: processes}.inOrder().Hosts
 }
 
 // place returns where rank runs.
@@ -239,7 +240,7 @@ func (c Config) withDefaults() Config {
 	def(&c.Grace, 3*time.Second)
 	def(&c.StopGrace, 2*time.Minute)
 	if len(c.Mesh) == 0 {
-		c.Mesh = comm.Axes{{Name: "rank", Size: c.Ranks}}
+		c.Mesh = mesh.Axes{{Name: "rank", Size: c.Ranks}}
 	}
 	c = c.inOrder()
 	if c.Signals == nil {

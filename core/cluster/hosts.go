@@ -9,8 +9,8 @@ import (
 	"reflect"
 	"strings"
 
-	"starling/core/comm"
 	"starling/core/comm/machine"
+	"starling/core/comm/mesh"
 )
 
 // Place is where a rank runs.
@@ -152,8 +152,8 @@ func (h *Hosts) Ranks() int {
 }
 
 // Places puts the ranks of a mesh onto the hosts.
-func (h *Hosts) Places(mesh comm.Axes) ([]Place, error) {
-	ranks, room := mesh.Ranks(), 0
+func (h *Hosts) Places(axes mesh.Axes) ([]Place, error) {
+	ranks, room := axes.Ranks(), 0
 	for _, x := range h.Hosts {
 		room += x.Ranks
 	}
@@ -174,7 +174,7 @@ func (h *Hosts) Places(mesh comm.Axes) ([]Place, error) {
 		}
 	}
 	var out []Place
-	for _, i := range mesh.OrderHosts(takes, false) {
+	for _, i := range axes.OrderHosts(takes, false) {
 		x := h.Hosts[i]
 		start := h.Start
 		if start == nil {

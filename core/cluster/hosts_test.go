@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"starling/core/comm"
+	"starling/core/comm/mesh"
 )
 
 // TestPlaces: ranks started through a shell that passes on stdin and stdout and nothing else.
@@ -51,7 +51,7 @@ func TestHosts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	places, err := h.Places(comm.Axes{{Name: "data", Size: 3}})
+	places, err := h.Places(mesh.Axes{{Name: "data", Size: 3}})
 	if got := fmt.Sprint(places, err); got != "[{a tcp:auto:0 [] } {a tcp:auto:0 [] } {b tcp:ib0:100-200 [ssh -oBatchMode=yes 10.0.0.2] /opt/runtime}] <nil>" {
 		t.Error(got)
 	}
@@ -76,7 +76,7 @@ func TestHosts(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := h.Places(comm.Axes{{Name: "data", Size: ranks}}); err == nil {
+		if _, err := h.Places(mesh.Axes{{Name: "data", Size: ranks}}); err == nil {
 			t.Errorf("%s takes %d ranks", text, ranks)
 		}
 	}
@@ -84,9 +84,9 @@ func TestHosts(t *testing.T) {
 
 // Hosts whose room does not fit the blocks of ranks that talk most take their ranks in an order in which more of those stay whole.
 func TestHostsFitTheMesh(t *testing.T) {
-	mesh := comm.Axes{{Name: "replica", Size: 2}, {Name: "shard", Size: 4}}
+	axes := mesh.Axes{{Name: "replica", Size: 2}, {Name: "shard", Size: 4}}
 	h := &Hosts{Hosts: []Host{{Name: "a", Ranks: 3}, {Name: "b", Ranks: 4}, {Name: "c", Ranks: 1}}}
-	places, err := h.Places(mesh)
+	places, err := h.Places(axes)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,7 +102,7 @@ func TestHostsFitTheMesh(t *testing.T) {
 		here[i+1] = guest{number: i + 1, hello: message{Host: host}}
 	}
 	got = ""
-	for _, g := range inOrder(mesh, "a", here) {
+	for _, g := range inOrder(axes, "a", here) {
 		got += fmt.Sprint(g.hello.Host, g.number, " ")
 	}
 	if got != "a4 a6 c3 b1 b2 b5 b7 " {

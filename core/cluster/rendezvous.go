@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"starling/core/comm"
+	"starling/core/comm/mesh"
 )
 
 // Ranks that something else starts (srun, mpirun, a batch system, Kubernetes) come to the launcher by themselves. Each has a
@@ -157,13 +158,13 @@ type guest struct {
 
 // inOrder puts the guests into the order of their ranks, after rank 0 on host own: by host, in the order that suits the mesh, and by number
 // within a host.
-func inOrder(mesh comm.Axes, own string, here map[int]guest) []guest {
+func inOrder(axes mesh.Axes, own string, here map[int]guest) []guest {
 	hosts := []string{own}
 	for n := range len(here) {
 		hosts = append(hosts, here[n+1].hello.Host)
 	}
 	var out []guest
-	for _, number := range mesh.OrderRanks(hosts, true)[1:] {
+	for _, number := range axes.OrderRanks(hosts, true)[1:] {
 		out = append(out, here[number])
 	}
 	return out

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"starling/core/comm"
+	"starling/core/comm/mesh"
 	"starling/core/compress"
 	"starling/sdk/vec"
 )
@@ -88,7 +89,7 @@ func lists(t *testing.T, ts []comm.Transport) {
 
 // axes checks the sub-groups of a mesh of 2 × 3 ranks.
 func axes(t *testing.T, ts []comm.Transport) {
-	mesh := comm.Axes{{Name: "data", Size: 2}, {Name: "tensor", Size: 3}}
+	m := mesh.Axes{{Name: "data", Size: 2}, {Name: "tensor", Size: 3}}
 	onAll(t, ts, allRanks(ts), func(ctx context.Context, all *comm.Group) error {
 		me := all.Rank()
 		for _, c := range []struct {
@@ -99,7 +100,7 @@ func axes(t *testing.T, ts []comm.Transport) {
 			{[]string{"data"}, []int{me % 3, me%3 + 3}},
 			{[]string{"data", "tensor"}, []int{0, 1, 2, 3, 4, 5}},
 		} {
-			g, err := comm.NewAxisGroup(ts[me], mesh, comm.Options{}, c.axes...)
+			g, err := comm.NewAxisGroup(ts[me], m, comm.Options{}, c.axes...)
 			if err != nil {
 				return err
 			}
@@ -118,7 +119,7 @@ func axes(t *testing.T, ts []comm.Transport) {
 				return err
 			}
 		}
-		if _, err := comm.NewAxisGroup(ts[me], mesh, comm.Options{}, "pipeline"); err == nil {
+		if _, err := comm.NewAxisGroup(ts[me], m, comm.Options{}, "pipeline"); err == nil {
 			return fmt.Errorf("a group over an axis that does not exist was made")
 		}
 		return nil
@@ -128,7 +129,7 @@ func axes(t *testing.T, ts []comm.Transport) {
 // axesAtWork has the groups of all axes of a mesh at work at once: each rank starts the sums of one after the other and waits for none
 // before all are started, and ranks start those of different groups in different orders.
 func axesAtWork(t *testing.T, ts []comm.Transport) {
-	mesh := comm.Axes{{Name: "data", Size: 2}, {Name: "tensor", Size: 3}}
+	m := mesh.Axes{{Name: "data", Size: 2}, {Name: "tensor", Size: 3}}
 	axes := [][]string{{"data"}, {"tensor"}, {"data", "tensor"}}
 	const rounds = 3
 	sizes := []int{1, 5000, 300_000}
@@ -142,7 +143,7 @@ func axesAtWork(t *testing.T, ts []comm.Transport) {
 		var sums []sum
 		groups := make([]*comm.Group, len(axes))
 		for i, names := range axes {
-			g, err := comm.NewAxisGroup(ts[me], mesh, comm.Options{}, names...)
+			g, err := comm.NewAxisGroup(ts[me], m, comm.Options{}, names...)
 			if err != nil {
 				return err
 			}

@@ -1,4 +1,4 @@
-package comm
+package mesh
 
 // Where the ranks of a mesh go. The last axis of a mesh talks most and the first least, so the blocks of ranks that share a
 // place on the outer axes are kept on one host, the larger blocks before the smaller ones where both cannot be.

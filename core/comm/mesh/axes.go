@@ -1,4 +1,4 @@
-package comm
+package mesh
 
 import (
 	"fmt"
@@ -44,7 +44,7 @@ func (a Axes) Peers(rank int, names ...string) ([]int, error) {
 			}
 		}
 		if !found {
-			return nil, fmt.Errorf("comm: the mesh %v has no axis %q", a, name)
+			return nil, fmt.Errorf("the mesh %v has no axis %q", a, name)
 		}
 	}
 	at := a.Coordinate(rank)
@@ -68,27 +68,4 @@ func (a Axes) String() string {
 		s[i] = fmt.Sprintf("%s=%d", x.Name, x.Size)
 	}
 	return strings.Join(s, "×")
-}
-
-// NewAxisGroup makes the group of the ranks that share this rank's place on all axes but those named: the group that sums
-// gradients over data, or exchanges activations over tensor.
-func NewAxisGroup(t Transport, mesh Axes, opt Options, names ...string) (*Group, error) {
-	for i, x := range mesh {
-		if x.Size < 1 {
-			return nil, fmt.Errorf("comm: axis %s of the mesh %v has size %d", x.Name, mesh, x.Size)
-		}
-		for _, y := range mesh[:i] {
-			if x.Name == y.Name {
-				return nil, fmt.Errorf("comm: the mesh %v has two axes %q", mesh, x.Name)
-			}
-		}
-	}
-	if mesh.Ranks() != t.World() {
-		return nil, fmt.Errorf("comm: the mesh %v has %d ranks, the job %d", mesh, mesh.Ranks(), t.World())
-	}
-	ranks, err := mesh.Peers(t.Rank(), names...)
-	if err != nil {
-		return nil, err
-	}
-	return NewGroup(t, strings.Join(names, "+"), ranks, opt)
 }
