@@ -196,7 +196,12 @@ func TestAStalledRankIsNamed(t *testing.T) {
 	for name, args := range map[string][]string{"shared memory": nil, "TCP": {"--transport", "tcp"}, "two hosts": {"--hosts", "a,a,b,b"}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			recipe := recipeFile(t, strings.Replace(slowRecipe, "mesh(data = ranks", "mesh(data = ranks, timeout = 2", 1))
+			text := strings.Replace(slowRecipe, "mesh(data = ranks", "mesh(data = ranks, timeout = 2", 1)
+			if name == "TCP" { // parameters and the gradient's norm travel as well
+				text = strings.Replace(text, "timeout = 2", "timeout = 2, zero = 3", 1)
+				text = strings.Replace(text, "    steps ", "    clip_norm  = 1.0,\n    steps ", 1)
+			}
+			recipe := recipeFile(t, text)
 			dir := filepath.Join(t.TempDir(), "run")
 			p := start(t, append([]string{"exec", recipe, "--run-dir", dir, "--set", "ranks=4"}, args...)...)
 			running(t, p, dir)
@@ -218,6 +223,32 @@ func TestAStalledRankIsNamed(t *testing.T) {
 			logged, err := os.ReadFile(filepath.Join(dir, "ranks.log"))
 			if err != nil {
 				t.Fatal(err)
+			}
+			operations, err := filepath.Glob(filepath.Join(dir, "operations-rank*.txt"))
+			if err != nil || len(operations) != 3 {
+				t.Errorf("operations %v in the run folder (%v), want those of the three other ranks", operations, err)
+			}
+			kinds := map[string]bool{}
+			for _, path := range operations {
+				text, err := os.ReadFile(path)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for line := range strings.Lines(string(text)) {
+					if _, label, ok := strings.Cut(line, `"`); ok {
+						kinds[strings.Fields(label)[0]] = true
+						if !strings.Contains(label, " at recipe.star:") {
+							t.Errorf("an operation without the recipe's line: %s", line)
+						}
+					}
+				}
+			}
+			if want := []string{"gradient", "losses"}; name == "TCP" {
+				for _, k := range append(want, "parameters", "partial") {
+					if !kinds[k] {
+						t.Errorf("no operation %s among %v", k, kinds)
+					}
+				}
 			}
 			reports := map[string]int{}
 			for line := range strings.Lines(string(logged)) {

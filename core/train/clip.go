@@ -36,7 +36,7 @@ func (e *engine) gradientNorm(ctx context.Context) (norm float64, bad *plan.Para
 				e.norms = append(e.norms, device.View[float64](e.mem, p.Partials)...)
 			}
 		}
-		if all, err = e.env.Group.AllGatherFloat64(ctx, "partial results of the gradient's norm", e.norms); err != nil {
+		if all, err = e.env.Group.AllGatherFloat64(ctx, e.labels.norm, e.norms); err != nil {
 			return 0, nil, err
 		}
 	}

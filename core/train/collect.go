@@ -87,7 +87,7 @@ func newCollector(mesh Mesh, env *Env, p *plan.Plan, dev device.Device, mem devi
 		c.buckets = append(c.buckets, x)
 	}
 	for _, u := range p.Units {
-		k := unit{label: fmt.Sprintf("parameters %d (%s)", u.Index, u.Label), gathers: map[place]*comm.Collective{}}
+		k := unit{label: unitLabel(p, u), gathers: map[place]*comm.Collective{}}
 		size := u.Place.DType.Size()
 		k.chunks = inWords(u.Chunks, size)
 		if u.Sharded {

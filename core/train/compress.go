@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"time"
 
 	"starling/core/comm"
 	"starling/core/compress"
@@ -137,12 +136,12 @@ type lossyState interface {
 	Rest() []float32
 }
 
-func newCompression(env *Env, p *plan.Plan, grads []device.Arena, weight func() float64, timeout time.Duration) (*compression, error) {
+func newCompression(s *Spec, env *Env, p *plan.Plan, grads []device.Arena, weight func() float64) (*compression, error) {
 	if !p.Settings.Compress.Active() {
 		return nil, nil
 	}
 	z := &compression{env: env, cfg: p.Settings.Compress, rounds: p.Rounds != nil, weight: weight}
-	if err := z.openCoder(p, timeout); err != nil {
+	if err := z.openCoder(p, s.pluginTimeout()); err != nil {
 		return nil, err
 	}
 	if env.World > 1 && !z.rounds {
@@ -152,7 +151,7 @@ func newCompression(env *Env, p *plan.Plan, grads []device.Arena, weight func() 
 		}
 		z.weights = make([]float32, 2*env.World)
 		var err error
-		if z.weigh, err = env.Group.PrepareAllGather("weights of the step", chunks, z.weights); err != nil {
+		if z.weigh, err = env.Group.PrepareAllGather(s.label("weights of the step", "mesh"), chunks, z.weights); err != nil {
 			return nil, err
 		}
 	}

@@ -45,7 +45,7 @@ func newEarly(e *engine) (*early, error) {
 	}
 	e.figures = s.all[s.parts[e.env.Rank].Lo:s.parts[e.env.Rank].Hi] // which are gathered where they are
 	var err error
-	s.gather, err = e.env.Group.PrepareAllGather("losses and weights", words, tensor.View[float32](tensor.Bytes(s.all)))
+	s.gather, err = e.env.Group.PrepareAllGather(e.labels.figures, words, tensor.View[float32](tensor.Bytes(s.all)))
 	return s, err
 }
 

@@ -51,6 +51,7 @@ type engine struct {
 	order   []figureAt
 	norms   []float64 // partial results of the norm of this rank's part of the gradient
 	trace   StepTrace
+	labels  stepLabels
 }
 
 // figureAt is where a micro-batch's figures are: at place at of rank.
@@ -80,7 +81,7 @@ func newEngine(s *Spec, env *Env) (*engine, error) {
 	if err := s.Fits(p, 0); err != nil { // before anything is allocated; what kernels need beside comes later
 		return nil, err
 	}
-	e := &engine{spec: s, env: env, plan: p, dev: env.Device, files: map[device.Arena]*os.File{}}
+	e := &engine{spec: s, env: env, plan: p, dev: env.Device, labels: newStepLabels(s), files: map[device.Arena]*os.File{}}
 	if err := e.allocate(); err != nil {
 		e.close()
 		return nil, err
@@ -111,7 +112,7 @@ func newEngine(s *Spec, env *Env) (*engine, error) {
 	if targets > 0 {
 		e.nominal *= float64(targets)
 	}
-	if e.lossy, err = newCompression(env, e.plan, e.grads, e.weightSoFar, s.pluginTimeout()); err != nil {
+	if e.lossy, err = newCompression(s, env, e.plan, e.grads, e.weightSoFar); err != nil {
 		e.close()
 		return nil, err
 	}

@@ -190,7 +190,7 @@ func (e *engine) tellFigures() *comm.Gathering[float64] {
 	if e.env.World == 1 {
 		return nil
 	}
-	return e.env.Group.StartAllGatherFloat64("losses and weights", e.figures)
+	return e.env.Group.StartAllGatherFloat64(e.labels.figures, e.figures)
 }
 
 // hearFigures waits for those of the others and sums the figures of all micro-batches in their order, on every rank alike.

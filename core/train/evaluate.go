@@ -27,6 +27,7 @@ type evaluator struct {
 	sums    [][]float32
 	weights [][]float32
 	figures []float64
+	label   string // of the exchange of figures
 }
 
 func newEvaluator(s *Spec, env *Env, e *engine) (*evaluator, error) {
@@ -35,7 +36,7 @@ func newEvaluator(s *Spec, env *Env, e *engine) (*evaluator, error) {
 		return nil, &Error{s.Positions["evaluate"], err.Error()}
 	}
 	micro := s.Evaluate.microBatch(s)
-	v := &evaluator{env: env, engine: e, set: set, batch: data.NewBatch(set.Fields(), micro)}
+	v := &evaluator{env: env, engine: e, set: set, batch: data.NewBatch(set.Fields(), micro), label: s.label("evaluation", "evaluate")}
 	if v.sampler, err = data.NewEvalSampler(set.Len(), max(s.Data.GlobalBatch, micro), micro, s.Evaluate.Batches); err != nil {
 		return nil, &Error{s.Positions["evaluate"], err.Error()}
 	}
@@ -109,7 +110,7 @@ func (v *evaluator) run(ctx context.Context) (Metrics, error) {
 	all := [][]float64{v.figures}
 	if v.env.World > 1 {
 		var err error
-		if all, err = v.env.Group.AllGatherFloat64(ctx, "evaluation", v.figures); err != nil {
+		if all, err = v.env.Group.AllGatherFloat64(ctx, v.label, v.figures); err != nil {
 			return nil, err
 		}
 	}

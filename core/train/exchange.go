@@ -2,7 +2,6 @@ package train
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"starling/core/comm"
@@ -180,13 +179,4 @@ func (t *StepTrace) await(ctx context.Context, h *comm.Handle) error {
 	}
 	t.Collectives = append(t.Collectives, Span{h.Label(), h.Started(), h.Finished()})
 	return nil
-}
-
-// bucketLabel names a bucket by what is in it, so that a stall names blocks and the recipe's line.
-func bucketLabel(p *plan.Plan, b plan.Bucket) string {
-	s := fmt.Sprintf("gradient bucket %d (%s)", b.Index, b.Label)
-	if q := p.Param(b.Grads[0].Param); q != nil && q.Pos.File != "" {
-		s += fmt.Sprintf(", from block %q at %v", q.Block, q.Pos)
-	}
-	return s
 }

@@ -121,7 +121,7 @@ func (l *loop) finish(ctx context.Context) (*Result, error) {
 	}
 	figures := []float64{float64(planned), float64(used), float64(peakRSS(foreign)), float64(host)}
 	if l.env.World > 1 {
-		all, err := l.env.Group.AllGatherFloat64(ctx, "memory figures", figures)
+		all, err := l.env.Group.AllGatherFloat64(ctx, l.spec.label("memory figures", "train"), figures)
 		if err != nil {
 			return nil, err
 		}

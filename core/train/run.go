@@ -253,7 +253,7 @@ func (l *loop) sameData(ctx context.Context, stopped bool) error {
 	all := [][]byte{[]byte(mine)}
 	if l.env.World > 1 {
 		var err error
-		if all, err = l.env.Group.AllGatherBytes(ctx, "data fingerprint", []byte(mine)); err != nil {
+		if all, err = l.env.Group.AllGatherBytes(ctx, l.spec.label("data fingerprint", "data"), []byte(mine)); err != nil {
 			return err
 		}
 	}

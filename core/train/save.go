@@ -20,6 +20,7 @@ const CheckpointFolder = "checkpoints"
 type saver struct {
 	env     *Env
 	files   *checkpoint.Saver // nil where this rank writes nothing
+	label   string            // of what ranks tell each other about a save
 	group   *comm.Group       // by which ranks put a checkpoint together; nil where one rank writes it
 	tensors []checkpoint.Tensor
 	saves   int
@@ -27,7 +28,7 @@ type saver struct {
 }
 
 func newSaver(s *Spec, env *Env, e *engine) (*saver, error) {
-	out := &saver{env: env, lastRun: -1}
+	out := &saver{env: env, lastRun: -1, label: s.label("shards of a checkpoint", "checkpoint")}
 	sharded := len(e.plan.Units) > 0 || e.lossy != nil && env.World > 1
 	if env.RunDir == "" || s.Transient || env.Rank != 0 && !sharded {
 		return out, nil
@@ -72,7 +73,7 @@ func (s *saver) gather(ctx context.Context, mine checkpoint.Result) ([]checkpoin
 	if err != nil {
 		return nil, err
 	}
-	all, err := s.group.Gather(ctx, "shards of a checkpoint", 0, b)
+	all, err := s.group.Gather(ctx, s.label, 0, b)
 	if err != nil {
 		return nil, err
 	}
@@ -160,10 +161,10 @@ func (l *loop) resume(ctx context.Context) error {
 		}
 	}
 	if l.env.World > 1 {
-		if err := l.together(ctx, "rank 0's verification of the checkpoint"); err != nil {
+		if err := l.together(ctx, "rank 0's verification of the checkpoint", "checkpoint"); err != nil {
 			return err
 		}
-		all, err := l.env.Group.AllGatherBytes(ctx, "checkpoint to resume from", []byte(path))
+		all, err := l.env.Group.AllGatherBytes(ctx, l.spec.label("checkpoint to resume from", "checkpoint"), []byte(path))
 		if err != nil {
 			return err
 		}

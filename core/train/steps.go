@@ -239,17 +239,18 @@ func (l *loop) afterStep(ctx context.Context, m Metrics) (best, save bool, err e
 				l.env.Observe(Event{Kind: EventSample, Step: st.Step, Text: text})
 			}
 		}
-		if err := l.together(ctx, "rank 0's sample"); err != nil {
+		if err := l.together(ctx, "rank 0's sample", "sample"); err != nil {
 			return false, false, err
 		}
 	}
 	return best, save, nil
 }
 
-// together waits until every rank has come here, however long the one that had more to do takes, as long as it lives.
-func (l *loop) together(ctx context.Context, why string) error {
+// together waits until every rank has come here, however long the one that had more to do takes, as long as it lives. Reports say why, and
+// which setting of the recipe (a key of Spec.Positions) asked for it.
+func (l *loop) together(ctx context.Context, why, setting string) error {
 	if l.env.World == 1 {
 		return nil
 	}
-	return l.env.Group.BarrierPatient(ctx, why)
+	return l.env.Group.BarrierPatient(ctx, l.spec.label(why, setting))
 }

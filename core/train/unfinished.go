@@ -83,7 +83,7 @@ func (e *engine) runPlugins(ctx context.Context, in stepIn, scale float64, out s
 			return err
 		}
 	}
-	failed, first, err := e.tell(ctx, "whether a plugin was given up", mine)
+	failed, first, err := e.tell(ctx, e.labels.gaveUp, mine)
 	if err != nil || first < 0 {
 		return err
 	}
@@ -98,7 +98,7 @@ func (e *engine) runPlugins(ctx context.Context, in stepIn, scale float64, out s
 	if mine, err = json.Marshal(outcome{Happened: e.external.happened()}); err != nil {
 		return err
 	}
-	all, _, err := e.tell(ctx, "which elements a plugin has renewed", mine)
+	all, _, err := e.tell(ctx, e.labels.renewed, mine)
 	if err != nil {
 		return err
 	}
@@ -211,7 +211,7 @@ func (l *loop) writeUnfinished(ctx context.Context) error {
 		defer files.Close()
 	}
 	// A new saver tidies the folder up, so every rank has to have one before the first writes.
-	if err := l.together(ctx, "the checkpoint of an unfinished step"); err != nil {
+	if err := l.together(ctx, "the checkpoint of an unfinished step", "checkpoint"); err != nil {
 		return err
 	}
 	if files != nil {
@@ -230,7 +230,7 @@ func (l *loop) writeUnfinished(ctx context.Context) error {
 			return err
 		}
 	}
-	return l.together(ctx, "the checkpoint of an unfinished step")
+	return l.together(ctx, "the checkpoint of an unfinished step", "checkpoint")
 }
 
 // loadGradients reads the gradients of an unfinished step.
