@@ -191,6 +191,50 @@ func TestACutBetweenHosts(t *testing.T) {
 	}
 }
 
+// TestMPIIsTakenByItself: under mpirun, on a machine with a device that has remote access to memory, ranks of different hosts are connected by
+// MPI without being told to, in a program that has it; the choice is printed, and another can be made.
+func TestMPIIsTakenByItself(t *testing.T) {
+	if _, err := exec.LookPath("mpirun"); err != nil {
+		t.Skip("no mpirun here")
+	}
+	with, without := t.TempDir(), t.TempDir()
+	if err := os.MkdirAll(filepath.Join(with, "class/infiniband/mlx5_0"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	recipe := recipeFile(t, apartRecipe)
+	const byMPI = "ranks connected by MPI (Open MPI"
+	var want string
+	for _, c := range []struct {
+		name, system string
+		args         []string
+		mpi          bool
+	}{
+		{"a device", with, nil, comm.MPIBuilt},
+		{"another choice", with, []string{"--transport", "tcp"}, false},
+		{"encryption", with, []string{"--tls", "on"}, false},
+		{"no device", without, nil, false},
+	} {
+		dir := filepath.Join(t.TempDir(), "run")
+		args := append([]string{"exec", recipe, "--run-dir", dir, "--set", "ranks=2", "--set", "steps=2"}, c.args...)
+		p := startThrough(t, []string{"mpirun", "--allow-run-as-root", "--oversubscribe", "-np", "2", "bash", "-c", `STARLING_HOST=host$OMPI_COMM_WORLD_RANK exec "$@"`, "-"},
+			[]string{"STARLING_SECRET=a secret for these processes alone", envSystem + "=" + c.system}, args...)
+		if code := p.wait(t, time.Minute); code != 0 {
+			t.Fatalf("%s: exit status %d\n%s", c.name, code, p.stderr.String())
+		}
+		contains(t, p.stderr.String(), "ranks connected by ")
+		if got := strings.Contains(p.stderr.String(), byMPI); got != c.mpi {
+			t.Errorf("%s: connected by MPI: %v\n%s", c.name, got, p.stderr.String())
+		}
+		r := readResult(t, dir)
+		if want == "" {
+			want = r.WeightsSHA256
+		}
+		if r.WeightsSHA256 != want {
+			t.Errorf("%s: weights %s, want %s", c.name, r.WeightsSHA256, want)
+		}
+	}
+}
+
 // TestMpirunStartsTheRanks: a real mpirun, whose processes meet; the same hash, and a rank that is killed is named.
 func TestMpirunStartsTheRanks(t *testing.T) {
 	if _, err := exec.LookPath("mpirun"); err != nil {

@@ -60,6 +60,9 @@ const envRunDir = "STARLING_RUN_DIR"
 
 func isWorker() bool { return cluster.IsWorker() }
 
+// systemFiles is the root of the system's files about devices; tests have one of their own.
+var systemFiles = "/sys"
+
 // report is what a rank hands back at its end.
 type report struct {
 	Result      *train.Result    `json:"result,omitempty"`
@@ -77,6 +80,7 @@ func launch(ctx context.Context, j job, spec *train.Spec, printed *printer, inPr
 		Hosts:     j.Hosts,
 		Mesh:      j.mesh,
 		TLS:       j.TLS,
+		System:    systemFiles,
 		Places:    j.places, Rendezvous: j.rendezvous,
 		Signals: stopSignals,
 		Stop:    j.stop,

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -20,6 +21,9 @@ import (
 // The test binary plays the runtime: with envRuntime set it is the command line, started by a launcher it is a worker.
 const envRuntime = "STARLING_TEST_RUNTIME"
 
+// envSystem is where that command line reads about the machine's devices.
+const envSystem = "STARLING_TEST_SYSTEM"
+
 func TestMain(m *testing.M) {
 	switch {
 	case isSigns():
@@ -37,6 +41,7 @@ func TestMain(m *testing.M) {
 	case isWorker():
 		os.Exit(workerMain())
 	case os.Getenv(envRuntime) != "":
+		systemFiles = cmp.Or(os.Getenv(envSystem), systemFiles)
 		os.Exit(run(context.Background(), os.Args[1:], time.Now()))
 	}
 	os.Exit(m.Run())

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"net"
@@ -35,6 +36,8 @@ type Config struct {
 	// goes by MPI is not encrypted: with TLS on it is refused, and not taken by itself.
 	// Left empty beside a TCP Listen it means TCP. (Launch only.)
 	Transport string
+	// System is the root of the system's files about the launcher's devices, by default /sys. (Launch only.)
+	System string
 	// TLS says whether connections over TCP are encrypted (TLS 1.3, both sides with certificates of an authority that the
 	// launcher makes and keeps in memory): EncryptionOn, EncryptionOff, or by default wherever the ranks listen at anything
 	// but the loopback. Ranks prove in any case that they belong to the job. (Launch only.)
@@ -198,17 +201,29 @@ const (
 
 // transport returns where the ranks listen and whether they share memory.
 func (c Config) transport() (listen string, share comm.Sharing, err error) {
+	return c.transportOf(comm.MPIBuilt)
+}
+
+// prefersMPI reports whether MPI is taken without being asked for: it is there, the launcher's host has a device with remote access to
+// memory, and nothing has to be encrypted.
+func (c Config) prefersMPI(built bool) bool {
+	return built && c.Rendezvous != nil && c.Rendezvous.MPI && c.TLS != EncryptionOn && (c.Transport == "" || c.Transport == TransportAuto) &&
+		len(machine.RemoteMemoryDevices(cmp.Or(c.System, "/sys"))) > 0
+}
+
+// transportOf is transport in a program that was built with or without MPI.
+func (c Config) transportOf(built bool) (listen string, share comm.Sharing, err error) {
 	mpi := c.Rendezvous != nil && c.Rendezvous.MPI
 	switch {
-	case c.Transport == TransportMPI && c.Ranks == 1 && comm.MPIBuilt: // started alone, by mpirun or not: nothing travels
+	case c.Transport == TransportMPI && c.Ranks == 1 && built: // started alone, by mpirun or not: nothing travels
 		return c.Listen, comm.ShareNever, nil
 	case c.Transport == TransportMPI && !mpi:
 		return "", 0, badValue("transport", "mpi, and no mpirun or srun with MPI has started the ranks; start the program with one of them, or choose auto")
 	case c.Transport == TransportMPI && c.TLS == EncryptionOn:
 		return "", 0, badValue("transport", "mpi with TLS on: what goes by MPI is not encrypted; choose transport tcp, or leave TLS out where the network is trusted")
-	case c.Transport == TransportMPI && !comm.MPIBuilt:
+	case c.Transport == TransportMPI && !built:
 		return "", 0, badValue("transport", "mpi, and this program was built without it; build it with CGO_ENABLED=1 go build -tags mpi where mpicc is installed")
-	case c.Transport == TransportMPI, (c.Transport == "" || c.Transport == TransportAuto) && mpi && comm.MPIBuilt && c.TLS != EncryptionOn && len(machine.RemoteMemoryDevices("/sys")) > 0:
+	case c.Transport == TransportMPI, c.prefersMPI(built):
 		return c.Listen, comm.ShareMPI, nil
 	case c.Transport == "" && (c.Listen == "" || len(c.Hosts) > 0 || c.remote()), c.Transport == TransportAuto:
 		return c.Listen, comm.ShareAuto, nil

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"strings"
+	"syscall"
 	"time"
 
 	"starling/core/comm"
@@ -172,8 +173,13 @@ func (l *launcher) adopt(rank int, g guest, welcome message) {
 // listenRendezvous listens at all interfaces where the address names none.
 func listenRendezvous(address string) (net.Listener, error) {
 	l, err := net.Listen("tcp", strings.TrimPrefix(address, "tcp:"))
-	if err != nil {
-		return nil, fmt.Errorf("cluster: no rendezvous at %s: %w; another job may use the port: name one with MASTER_PORT or --rendezvous", address, err)
+	switch {
+	case err == nil:
+		return l, nil
+	case errors.Is(err, syscall.EADDRINUSE):
+		return nil, fmt.Errorf("cluster: the rendezvous %s is taken: another job or program listens there; give all processes a free port, with --rendezvous or MASTER_PORT: %w", address, err)
+	case errors.Is(err, syscall.EADDRNOTAVAIL):
+		return nil, fmt.Errorf("cluster: the rendezvous %s is at no address of this machine, and this is process 0; name its own, with --rendezvous or MASTER_ADDR: %w", address, err)
 	}
-	return l, nil
+	return nil, fmt.Errorf("cluster: no rendezvous at %s: %w; name another, with --rendezvous or MASTER_ADDR and MASTER_PORT", address, err)
 }

@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -285,6 +286,27 @@ func TestForeignSecret(t *testing.T) {
 	}
 }
 
+// TestTakenRendezvous: where process 0 cannot listen it says at once at which address and what to do, and starts no rank.
+func TestTakenRendezvous(t *testing.T) {
+	other, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	taken := other.Addr().String()
+	for address, want := range map[string]string{
+		taken:             taken + " is taken: another job or program listens there; give all processes a free port, with --rendezvous or MASTER_PORT",
+		"192.0.2.1:29400": "192.0.2.1:29400 is at no address of this machine", // an address for documentation
+	} {
+		cfg, _ := rendezvousConfig(t, "run", 2)
+		cfg.Rendezvous.Address = "tcp:" + address
+		cfg.OnStart = func(rank, _ int) { t.Errorf("rank %d was started", rank) }
+		if _, _, err := launch(t, t.Context(), cfg); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "--rendezvous") {
+			t.Errorf("%s: %v, want %q", address, err, want)
+		}
+	}
+}
+
 // TestRendezvousStops: a stop before all ranks have come ends the job as asked, and no rank's exit is taken for a crash.
 func TestRendezvousStops(t *testing.T) {
 	cfg, address := rendezvousConfig(t, "run", 3)
@@ -354,6 +376,47 @@ func TestNoPlaceAnyMore(t *testing.T) {
 			t.Errorf("%s: %+v, %v", c.name, m, err)
 		}
 		_ = there.Close()
+	}
+}
+
+// TestMPIByItself: MPI is taken without being asked for where it started the ranks, the program has it, the launcher's host has a device with
+// remote access to memory and encryption is not asked for; whatever is named goes before that.
+func TestMPIByItself(t *testing.T) {
+	with, without := t.TempDir(), t.TempDir()
+	for _, dir := range []string{filepath.Join(with, "class/infiniband/mlx5_0"), filepath.Join(without, "class/infiniband")} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	yes := Config{Ranks: 2, System: with, Rendezvous: &Rendezvous{Address: "tcp::29400", Secret: []byte(testSecret), MPI: true}}
+	for name, c := range map[string]struct {
+		change  func(c *Config)
+		without bool // MPI is not built in
+		want    comm.Sharing
+		listen  string
+	}{
+		"a device":                   {want: comm.ShareMPI},
+		"auto":                       {change: func(c *Config) { c.Transport = TransportAuto }, want: comm.ShareMPI},
+		"TLS off":                    {change: func(c *Config) { c.TLS = EncryptionOff }, want: comm.ShareMPI},
+		"an address":                 {change: func(c *Config) { c.Listen = "tcp:auto:0" }, want: comm.ShareMPI, listen: "tcp:auto:0"},
+		"no device":                  {change: func(c *Config) { c.System = without }, want: comm.ShareAuto},
+		"no files":                   {change: func(c *Config) { c.System = filepath.Join(without, "none") }, want: comm.ShareAuto},
+		"no MPI in the program":      {without: true, want: comm.ShareAuto},
+		"not started by MPI":         {change: func(c *Config) { c.Rendezvous.MPI = false }, want: comm.ShareAuto},
+		"started here":               {change: func(c *Config) { c.Rendezvous = nil }, want: comm.ShareAuto},
+		"TLS on":                     {change: func(c *Config) { c.TLS = EncryptionOn }, want: comm.ShareAuto},
+		"named tcp":                  {change: func(c *Config) { c.Transport = TransportTCP }, want: comm.ShareNever, listen: autoListen},
+		"named shm":                  {change: func(c *Config) { c.Transport = TransportShared }, want: comm.ShareAlways},
+		"named mpi without a device": {change: func(c *Config) { c.Transport, c.System = TransportMPI, without }, want: comm.ShareMPI},
+	} {
+		cfg, r := yes, *yes.Rendezvous
+		cfg.Rendezvous = &r
+		if c.change != nil {
+			c.change(&cfg)
+		}
+		if listen, share, err := cfg.transportOf(!c.without); err != nil || share != c.want || listen != c.listen {
+			t.Errorf("%s: %v at %q, %v; want %v at %q", name, share, listen, err, c.want, c.listen)
+		}
 	}
 }
 
