@@ -11,7 +11,7 @@ import (
 // canAttempt says whether this system has attemptAll.
 const canAttempt = true
 
-// attemptAll writes w.rest as far as the connection takes it at once. Errors are left to the writer, which meets them again.
+// attemptAll writes what is to be written as far as the connection takes it at once. Errors are left to the writer, which meets them again.
 func (w *writing) attemptAll() (n int64, all bool) {
 	if w.attempt == nil { // made once
 		w.attempt = func(fd uintptr) bool {
@@ -30,11 +30,15 @@ func (w *writing) attemptAll() (n int64, all bool) {
 		}
 	}
 	w.moved = 0
-	if w.encrypt() != nil {
-		return 0, false
+	for !w.over() {
+		if w.next() != nil {
+			break
+		}
+		if _ = w.raw.Write(w.attempt); len(w.rest) > 0 {
+			break
+		}
 	}
-	_ = w.raw.Write(w.attempt)
-	return w.moved, len(w.rest) == 0
+	return w.moved, w.over()
 }
 
 // skip takes n bytes off the front of what is left.

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"sync"
@@ -169,16 +170,13 @@ func (c *stuck) Close() error {
 	return c.Conn.Close()
 }
 
-// TestGivingUpDoesNotWait: an encrypted connection that takes nothing is given up without a word to the other side.
-func TestGivingUpDoesNotWait(t *testing.T) {
+// encrypted is a connection's two ends, of ranks 0 and 1, with TLS over it.
+func encrypted(t *testing.T, ends [2]net.Conn) [2]net.Conn {
+	t.Helper()
 	a, err := NewAuthority()
 	if err != nil {
 		t.Fatal(err)
 	}
-	var ends [2]net.Conn
-	below := &stuck{closed: make(chan struct{})}
-	below.Conn, ends[1] = net.Pipe()
-	ends[0] = below
 	errs := make(chan error)
 	for r := range ends {
 		go func() {
@@ -192,6 +190,79 @@ func TestGivingUpDoesNotWait(t *testing.T) {
 	if err := errors.Join(<-errs, <-errs); err != nil {
 		t.Fatal(err)
 	}
+	return ends
+}
+
+// TestEncryptedInPieces: however much is sent at once, little of it is encrypted at a time.
+func TestEncryptedInPieces(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	for name, open := range map[string]func() (a, b net.Conn, err error){
+		"a pipe": func() (a, b net.Conn, err error) {
+			a, b = net.Pipe()
+			return a, b, nil
+		},
+		"TCP": func() (a, b net.Conn, err error) {
+			if a, err = net.Dial("tcp", l.Addr().String()); err == nil {
+				b, err = l.Accept()
+			}
+			return a, b, err
+		},
+	} {
+		var ends [2]net.Conn
+		if ends[0], ends[1], err = open(); err != nil {
+			t.Fatal(err)
+		}
+		ends = encrypted(t, ends)
+		ts := []Transport{
+			newSocketTransport(0, []net.Conn{nil, ends[0]}, name, time.Hour, time.Hour),
+			newSocketTransport(1, []net.Conn{ends[1], nil}, name, time.Hour, time.Hour),
+		}
+		noErrors(t, onAll(t, ts, Options{}, func(ctx context.Context, g *Group) error {
+			for _, n := range []int{1, sealedMost - 1, sealedMost, 8<<20 + 3} {
+				b := make([]byte, n)
+				for i := range b {
+					b[i] = byte(i*7>>3) * byte(1-g.Rank())
+				}
+				pass := g.Send
+				if g.Rank() == 1 {
+					pass = g.Recv
+				}
+				if err := pass(ctx, "bytes", 1-g.Rank(), b); err != nil {
+					return err
+				}
+				for i := range b {
+					if b[i] != byte(i*7>>3) {
+						return fmt.Errorf("byte %d of %d is %d", i, n, b[i])
+					}
+				}
+			}
+			return nil
+		}))
+		closing := make(chan error)
+		for _, x := range ts {
+			go func() { closing <- x.Close() }()
+		}
+		if err := errors.Join(<-closing, <-closing); err != nil {
+			t.Error(err)
+		}
+		p := ts[0].(*socketTransport).peers[1]
+		if n := cap(p.w.seal.out); n > 2*sealedMost {
+			t.Errorf("%s: %d bytes are kept of what was encrypted, want %d at most", name, n, 2*sealedMost)
+		}
+	}
+}
+
+// TestGivingUpDoesNotWait: an encrypted connection that takes nothing is given up without a word to the other side.
+func TestGivingUpDoesNotWait(t *testing.T) {
+	below := &stuck{closed: make(chan struct{})}
+	var ends [2]net.Conn
+	below.Conn, ends[1] = net.Pipe()
+	ends[0] = below
+	ends = encrypted(t, ends)
 	go func() { _, _ = io.Copy(io.Discard, ends[1]) }()
 	x := newSocketTransport(0, []net.Conn{nil, ends[0]}, "a pipe", time.Hour, time.Hour)
 	below.full.Store(true)

@@ -44,15 +44,21 @@ func (s *sealedConn) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// gather encrypts parts by t, whose connection this is, and returns what is to be written. It is good until the next call.
-func (s *sealedConn) gather(t io.Writer, parts net.Buffers) ([]byte, error) {
+// gather encrypts what is in front of parts, most bytes of it, by t, whose connection this is, and returns what is to be written. It is
+// good until the next call.
+func (s *sealedConn) gather(t io.Writer, parts *net.Buffers, most int) ([]byte, error) {
 	s.mu.Lock()
 	s.gathers, s.out = true, s.out[:0]
 	s.mu.Unlock()
 	var err error
-	for _, b := range parts {
-		if _, err = t.Write(b); err != nil {
-			break
+	for most > 0 && len(*parts) > 0 && err == nil {
+		b := (*parts)[0]
+		b = b[:min(len(b), most)]
+		if _, err = t.Write(b); err == nil { // else parts remain, and with them who meets the error again
+			most -= len(b)
+			if (*parts)[0] = (*parts)[0][len(b):]; len((*parts)[0]) == 0 {
+				*parts = (*parts)[1:]
+			}
 		}
 	}
 	s.mu.Lock() // the reader may be sending an alert

@@ -24,8 +24,9 @@ type writing struct {
 	head    []byte
 	out     outgoing
 	rest    net.Buffers // what of them has not been written
-	sealed  bool        // rest is encrypted
-	parts   [3][]byte   // its memory
+	clear   net.Buffers // what comes after rest and has not been encrypted; empty without encryption
+	parts   [3][]byte   // its memory: of clear, or without encryption of rest
+	cipher  [1][]byte   // that of rest with encryption
 	moved   int64
 }
 
@@ -41,16 +42,45 @@ func newWriting(c net.Conn) (w writing) {
 	return w
 }
 
-// encrypt replaces what is to be written by its encrypted form, where the connection is encrypted.
-func (w *writing) encrypt() error {
-	if w.tls == nil || w.sealed {
+// sealedMost is how much is encrypted at a time, in bytes: it is written while it is in the processor's cache.
+const sealedMost = 256 << 10
+
+// put gives parts to be written, which are all there is.
+func (w *writing) put(parts net.Buffers) {
+	if w.tls == nil {
+		w.rest = parts
+	} else {
+		w.clear = parts
+	}
+}
+
+// over reports whether everything has been written.
+func (w *writing) over() bool { return len(w.rest) == 0 && len(w.clear) == 0 }
+
+// next makes rest hold what is to be written next, if anything is.
+func (w *writing) next() error {
+	if len(w.rest) > 0 || len(w.clear) == 0 {
 		return nil
 	}
-	b, err := w.seal.gather(w.tls, w.rest)
+	b, err := w.seal.gather(w.tls, &w.clear, sealedMost)
 	if err == nil {
-		w.rest, w.sealed = append(net.Buffers(w.parts[:0]), b), true
+		w.rest = append(net.Buffers(w.cipher[:0]), b)
 	}
 	return err
+}
+
+// writeAll waits until everything is written.
+func (w *writing) writeAll() (n int64, err error) {
+	for !w.over() {
+		if err := w.next(); err != nil {
+			return n, err
+		}
+		k, err := w.rest.WriteTo(w.conn)
+		if n += k; err != nil {
+			return n, err
+		}
+	}
+	return n, nil
 }
 
 func (p *peer) poke() {
@@ -64,14 +94,13 @@ func (p *peer) poke() {
 // false if there is nothing. The caller holds p.mu and has set p.busy.
 func (p *peer) take() bool {
 	w := &p.w
-	if len(w.rest) > 0 {
+	if !w.over() {
 		return true
 	}
-	w.sealed = false
 	w.control, p.control = p.control, w.control[:0]
-	w.rest = append(net.Buffers(w.parts[:0]), w.control)
+	parts := append(net.Buffers(w.parts[:0]), w.control)
 	if len(w.control) == 0 {
-		w.rest = w.rest[:0]
+		parts = parts[:0]
 	}
 	if p.gone < len(p.ready) {
 		w.out = p.ready[p.gone]
@@ -80,18 +109,19 @@ func (p *peer) take() bool {
 			p.ready, p.gone = p.ready[:0], 0
 		}
 		w.head = appendHeader(w.head[:0], header{frameData, w.out.key, len(w.out.buf)})
-		w.rest = append(w.rest, w.head)
+		parts = append(parts, w.head)
 		if len(w.out.buf) > 0 {
-			w.rest = append(w.rest, w.out.buf)
+			parts = append(parts, w.out.buf)
 		}
 	}
-	return len(w.rest) > 0
+	w.put(parts)
+	return len(parts) > 0
 }
 
 // written notes what went and completes the payload that has gone.
 func (p *peer) written(n int64) {
 	p.wireSent.Add(n)
-	if out := p.w.out; len(p.w.rest) == 0 && out.done != nil {
+	if out := p.w.out; p.w.over() && out.done != nil {
 		p.w.out = outgoing{}
 		p.payloadSent.Add(int64(len(out.buf)))
 		out.complete(nil)
@@ -136,16 +166,12 @@ func (p *peer) writeLoop() {
 			p.mu.Lock()
 		}
 		p.busy, p.handed = true, false
-		last := (p.bye || p.lost != nil) && p.w.out.done == nil && !p.w.sealed && len(p.control) == 0 && p.gone == len(p.ready)
+		last := (p.bye || p.lost != nil) && p.w.out.done == nil && p.w.over() && len(p.control) == 0 && p.gone == len(p.ready)
 		p.mu.Unlock()
 		if last {
-			p.w.rest = append(p.w.rest, appendHeader(nil, header{kind: frameBye}))
+			p.w.put(net.Buffers{appendHeader(nil, header{kind: frameBye})})
 		}
-		err := p.w.encrypt()
-		var n int64
-		if err == nil {
-			n, err = p.w.rest.WriteTo(p.w.conn)
-		}
+		n, err := p.w.writeAll()
 		if err != nil {
 			p.wireSent.Add(n)
 			p.writeFailed(p.w.out)
