@@ -327,7 +327,7 @@ func TestKernelsThatDiffer(t *testing.T) {
 	if code := p.wait(t, time.Minute); code != 1 {
 		t.Errorf("exit status %d, want 1", code)
 	}
-	contains(t, p.stderr.String(), "in arithmetic class", `"bf16 fma"`, `"bf16 `+vec.BF16Class()+`"`, "their results would differ in bits")
+	contains(t, p.stderr.String(), "in arithmetic class", `"bf16 fma"`, `"bf16 `+vec.BF16Class()+`"`, "their results would differ in bits", "set STARLING_BF16 on every rank to a class that all have: fma")
 	want := runtimeResult(t, filepath.Join(t.TempDir(), "here"), "exec", recipe, "--set", "ranks=2").WeightsSHA256
 	if got := runtimeResult(t, filepath.Join(t.TempDir(), "run"), "exec", recipe, "--cluster", hosts, "--set", "ranks=2").WeightsSHA256; got != want {
 		t.Errorf("weights %s with two kernel sets, %s with one", got, want)

@@ -75,6 +75,7 @@ func TestKilledInMidAllReduce(t *testing.T) {
 	for name, cfg := range map[string]cluster.Config{
 		"shared memory": {},
 		"TCP":           {Transport: cluster.TransportTCP},
+		"TLS":           {Transport: cluster.TransportTCP, TLS: cluster.EncryptionOn},
 		"two hosts":     {Hosts: []string{"a", "a", "b", "b"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -108,7 +109,11 @@ func TestKilledInMidAllReduce(t *testing.T) {
 					}
 					return string(b)
 				}
-				contains(t, read("error"), "rank 2")
+				report := read("error")
+				contains(t, report, "rank 2")
+				if strings.Contains(report, "EOF") {
+					t.Errorf("rank %d reports %q, which says nothing to people", r, report)
+				}
 				contains(t, read("operations"), `all_reduce "small" of 400 bytes`, `all_reduce "large" of 33554432 bytes`, "still running")
 				contains(t, read("stacks"), "victimMain")
 			}

@@ -239,7 +239,7 @@ func judge(self, theirs hello, expect int, proven bool) string {
 	case theirs.Digest != self.Digest:
 		return fmt.Sprintf("rank %d runs the recipe with digest %q, rank %d the one with %q; start every rank with the same recipe and parameters", theirs.Rank, theirs.Digest, self.Rank, self.Digest)
 	case theirs.Class != self.Class:
-		return fmt.Sprintf("rank %d computes in arithmetic class %q, rank %d in %q; their results would differ in bits, so choose the same kernels on both", theirs.Rank, theirs.Class, self.Rank, self.Class)
+		return fmt.Sprintf("rank %d computes in arithmetic class %q, rank %d in %q; their results would differ in bits, so set STARLING_BF16 on every rank to a class that all have: fma is on every processor", theirs.Rank, theirs.Class, self.Rank, self.Class)
 	case theirs.share != self.share:
 		return fmt.Sprintf("rank %d is set to transport %v, rank %d to %v; give every rank the same choice", theirs.Rank, theirs.share, self.Rank, self.share)
 	}

@@ -299,7 +299,7 @@ func (p *peer) readLoop() {
 		err = &PeerError{Rank: p.rank, Cause: ErrLeft}
 	case p.silent != nil:
 		err = &PeerError{Rank: p.rank, Cause: p.silent}
-	case errors.Is(err, io.EOF):
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF): // in the middle of a frame, or of TLS, which ends with a farewell
 		err = &PeerError{Rank: p.rank, Cause: errors.New("it closed without a word; its process has ended")}
 	default:
 		err = &PeerError{Rank: p.rank, Cause: err}
