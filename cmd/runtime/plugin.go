@@ -287,6 +287,15 @@ func hypersOf(m sdk.Manifest, set []string) (map[string]any, error) {
 		}
 		out[name] = v
 	}
+	var missing []string
+	for _, h := range m.Hypers {
+		if _, ok := out[h.Name]; !ok {
+			missing = append(missing, fmt.Sprintf("  --set %s=…\t%s", h.Name, h.Signature()))
+		}
+	}
+	if len(missing) > 0 {
+		return nil, fmt.Errorf("plugin %s has no defaults for these; give it\n%s", m.Name, strings.Join(missing, "\n"))
+	}
 	return out, plugin.CheckHypers(m, out)
 }
 

@@ -189,9 +189,29 @@ func (c *coding) same(other func(k *plugin.Coder, order []int) ([][]byte, error)
 	return note, nil
 }
 
+// often is how many calls one process gets with the same vector.
+const often = 3000
+
 func (c *coding) deterministic() (string, error) {
-	_, err := c.same(func(k *plugin.Coder, order []int) ([][]byte, error) { return c.all(k, order, nil) })
-	return "", err
+	if _, err := c.same(func(k *plugin.Coder, order []int) ([][]byte, error) { return c.all(k, order, nil) }); err != nil {
+		return "", err
+	}
+	return c.with(func(k *plugin.Coder) (string, error) {
+		x := vectors()[4*slices.Index(lengths, 65)]
+		var first []byte
+		for i := range often {
+			dst, _, err := c.encoded(k, x)
+			switch {
+			case err != nil:
+				return "", fmt.Errorf("vector of %d elements, encoded for the %d. time: %w", len(x), i+1, err)
+			case i == 0:
+				first = dst
+			case !bytes.Equal(first, dst):
+				return "", fmt.Errorf("a vector of %d elements has another encoding after %d calls", len(x), i)
+			}
+		}
+		return fmt.Sprintf("%d calls with one vector", often), nil
+	})
 }
 
 func (c *coding) recovers() (string, error) {

@@ -172,6 +172,7 @@ func TestSuite(t *testing.T) {
 		"coder":           "",
 		"coder-swells":    "says how large encodings are: ",
 		"coder-remembers": "is deterministic and has no hidden state: a vector of 1 elements has two encodings",
+		"coder-ages":      "is deterministic and has no hidden state: a vector of 65 elements has another encoding after 999 calls",
 		"coder-draws":     "is deterministic and has no hidden state: ",
 		"coder-mute":      "delivers a gradient: what encodings lose is not made up by later ones",
 		"coder-greedy":    "encodes and decodes: Encode panicked",

@@ -92,6 +92,8 @@ func (c *coder) Encode(dst []byte, x []float32) error {
 		switch c.name {
 		case "coder-remembers":
 			bits ^= uint32(c.calls&1) << 16
+		case "coder-ages":
+			bits ^= uint32(min(c.calls/1000, 1)) << 16
 		case "coder-draws":
 			bits ^= rand.Uint32() & (1 << 16)
 		case "coder-mute":
