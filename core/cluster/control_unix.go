@@ -5,6 +5,7 @@ package cluster
 import (
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -95,7 +96,13 @@ func stdioControl() (controlConn, error) {
 	if err := errors.Join(unix.Dup2(int(none.Fd()), 0), unix.Dup2(2, 1)); err != nil {
 		return nil, fmt.Errorf("cluster: control connection over stdin and stdout: %w", err)
 	}
-	return stdio{os.NewFile(uintptr(fds[0]), "control, stdin"), os.NewFile(uintptr(fds[1]), "control, stdout")}, nil
+	s := stdio{os.NewFile(uintptr(fds[0]), "control, stdin"), os.NewFile(uintptr(fds[1]), "control, stdout")}
+	_ = s.SetWriteDeadline(time.Now().Add(sendTimeout))
+	if _, err := io.WriteString(s, preamble); err != nil {
+		_ = s.Close()
+		return nil, fmt.Errorf("cluster: control connection over stdout: %w", err)
+	}
+	return s, nil
 }
 
 func (s stdio) Read(b []byte) (int, error)         { return s.in.Read(b) }

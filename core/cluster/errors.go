@@ -19,7 +19,7 @@ type RankError struct {
 	Detail string // the error it reported, if any
 	Status string // what it last said it was doing, or ""
 	Joined bool   // all ranks had been connected
-	Stderr string // the end of its stderr, if any
+	Stderr string // the end of its stderr, if any, and of what a shell printed before it
 	Err    error  // the error it returned, in process only
 
 	absent bool // it never came, so it has no rank yet: the cause says which processes are missing
@@ -28,7 +28,7 @@ type RankError struct {
 func (e *RankError) Error() string {
 	s := e.headline()
 	if e.Stderr != "" && !strings.Contains(s, strings.TrimSpace(e.Stderr)) { // else it is what the rank has reported, or was told
-		s += "\nthe end of its stderr:\n  " + strings.ReplaceAll(strings.TrimRight(e.Stderr, "\n"), "\n", "\n  ")
+		s += "\nthe end of what it printed:\n  " + strings.ReplaceAll(strings.TrimRight(e.Stderr, "\n"), "\n", "\n  ")
 	}
 	return s
 }

@@ -34,6 +34,9 @@ func (p Place) program() string {
 	return self
 }
 
+// byHand is a command that tries out what starts the program there.
+func (p Place) byHand() string { return strings.Join(p.Start, " ") + " " + p.program() + " version" }
+
 // Hosts is a cluster file: the machines of a job, in JSON.
 //
 //	{

@@ -3,17 +3,21 @@
 package cluster
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
 	"starling/core/comm/mesh"
 )
+
+var pids = regexp.MustCompile(`pid \d+`)
 
 // TestPlaces: ranks started through a shell that passes on stdin and stdout and nothing else.
 func TestPlaces(t *testing.T) {
@@ -31,6 +35,31 @@ func TestPlaces(t *testing.T) {
 	results, _, err := launch(t, t.Context(), cfg)
 	if err != nil || len(results) != 3 || !strings.Contains(string(results[2]), "rank 2 of 3 stopped=false") || !strings.Contains(string(results[2]), "payload=what") {
 		t.Errorf("results %q, %v", results, err)
+	}
+	var shown bytes.Buffer
+	cfg.Stderr = &shown
+	start := func(script string) error {
+		cfg.Places[2].Start = []string{"sh", "-c", script + `; exec env -i "$@"`, "shell", envPart + "=run", envVictim + "=-1"}
+		_, _, err := launch(t, t.Context(), cfg)
+		return err
+	}
+	if err := start("echo Welcome to b; printf 'and no more'"); err != nil {
+		t.Errorf("a shell that prints before it starts the program: %v", err)
+	}
+	if !strings.Contains(shown.String(), "[rank 2] Welcome to b\n[rank 2] and no more\n") {
+		t.Errorf("what the shell printed is not shown: %q", shown.String())
+	}
+	for script, want := range map[string]string{
+		"echo This account is clo''sed.; exit 1": "This account is closed.",
+		"exec yes":                               "rank 2 (pid PID) on b sent over its control connection what it should not before the ranks were connected: the first 16402 bytes that came are not this program's; something prints over there: try by hand sh -c exec yes",
+	} {
+		if err := start(script); err == nil || !strings.Contains(pids.ReplaceAllString(err.Error(), "pid PID"), want) {
+			t.Errorf("%s: %v\nwant %s", script, err, want)
+		}
+	}
+	cfg.Places[2].Start = []string{"/no/such/shell"}
+	if _, _, err := launch(t, t.Context(), cfg); err == nil || !strings.Contains(err.Error(), "rank 2 on b could not be started before the ranks were connected: ") {
+		t.Errorf("a command that is not there: %v", err)
 	}
 	cfg.Places[2].Start = []string{"sh", "-c", "echo no such host >&2; exit 255"}
 	_, _, err = launch(t, t.Context(), cfg)

@@ -70,6 +70,7 @@ type member struct {
 	killed    bool
 	reported  bool      // it has said that it failed
 	cut       time.Time // when its control connection ended
+	garbled   string    // what came over it that should not
 	heard     time.Time
 	status    string
 }
@@ -200,10 +201,10 @@ func (j *job) report(rank int, m message, now time.Time) {
 	}
 }
 
-// hungUp records that a rank's control connection has ended; its death usually follows.
-func (j *job) hungUp(rank int, now time.Time) {
+// hungUp records that a rank's control connection has ended; its death usually follows. why is set if it ended because of what came.
+func (j *job) hungUp(rank int, why string, now time.Time) {
 	if r := &j.ranks[rank]; r.cut.IsZero() {
-		r.cut = now
+		r.cut, r.garbled = now, why
 	}
 }
 
@@ -228,7 +229,21 @@ func (j *job) exited(rank int, cause string, now time.Time) {
 func (j *job) silentEnd(rank int, cause string) *RankError {
 	e := j.errorOf(rank, cause)
 	if p := j.cfg.place(rank); len(p.Start) > 0 && !j.ranks[rank].spoke {
-		e.Detail = fmt.Sprintf("the program there has said nothing; try by hand what starts it: %s %s version", strings.Join(p.Start, " "), p.program())
+		e.Detail = "the program there has said nothing; try by hand what starts it: " + p.byHand()
+	}
+	return e
+}
+
+// hangUpOf describes the end of the control connection of a rank that lives on.
+func (j *job) hangUpOf(rank int) *RankError {
+	garbled := j.ranks[rank].garbled
+	if garbled == "" {
+		return j.errorOf(rank, "closed its control connection and lives on")
+	}
+	e := j.errorOf(rank, "sent over its control connection what it should not")
+	e.Detail = garbled
+	if p := j.cfg.place(rank); len(p.Start) > 0 {
+		e.Detail += fmt.Sprintf("; something prints over there: try by hand %s", p.byHand())
 	}
 	return e
 }
@@ -340,7 +355,7 @@ func (j *job) tick(now time.Time) {
 			return
 		case m.done:
 		case !m.cut.IsZero() && now.Sub(m.cut) >= settle:
-			j.fail(j.errorOf(r, "closed its control connection and lives on"), now)
+			j.fail(j.hangUpOf(r), now)
 			return
 		case now.Sub(m.heard) >= j.cfg.Silence:
 			j.fail(j.errorOf(r, fmt.Sprintf("gave no sign of life for %v", j.cfg.Silence)), now)

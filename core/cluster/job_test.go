@@ -48,7 +48,7 @@ func play(t *testing.T, ranks int, script string) (orders []string, err error) {
 			e := event{rank: rank, kind: said, msg: message{Kind: kind(f[1]), Text: "x"}}
 			switch f[1] {
 			case "hungup":
-				e.kind = hungUp
+				e.kind, e.cause = hungUp, strings.Join(f[2:], " ")
 			case "exit":
 				e.kind, e.cause = exited, strings.Join(f[2:], " ")
 			case "failed":
@@ -158,6 +158,8 @@ func TestJob(t *testing.T) {
 			"rank 1 (pid 101) gave no sign of life for 20s"},
 		{"hangs up and lives on", together + "1 hungup\n at 1.5s\n 0 exit\n at 5s\n 1 exit killed", "0 peers,1 peers,0 go,1 go,0 fail,1 fail,1 kill",
 			"rank 1 (pid 101) closed its control connection"},
+		{"garbles and lives on", together + "1 hungup noise\n at 1.5s\n 0 exit\n at 5s\n 1 exit killed", "0 peers,1 peers,0 go,1 go,0 fail,1 fail,1 kill",
+			"rank 1 (pid 101) sent over its control connection what it should not after the ranks were connected: noise"},
 		{"stop", together + "stop\n stop\n 0 done\n 0 exit\n 1 exit", "0 peers,1 peers,0 go,1 go,0 stop,1 stop", ""},
 		{"a rank passes a signal on", together + "1 stop\n 0 exit\n 1 exit", "0 peers,1 peers,0 go,1 go,0 stop,1 stop", ""},
 		{"stop that is not heeded", together + "stop\n 0 exit\n at 19s\n 1 beat\n at 31s\n at 34s\n 1 exit killed", "0 peers,1 peers,0 go,1 go,0 stop,1 stop,1 fail,1 kill",

@@ -66,7 +66,9 @@ func Launch(ctx context.Context, cfg Config) ([][]byte, error) {
 	for r := range here {
 		starts <- r
 		if err = <-started; err != nil {
-			j.fail(&RankError{Rank: r, Cause: "could not be started", Detail: err.Error()}, time.Now())
+			e := j.errorOf(r, "could not be started")
+			e.Detail = err.Error()
+			j.fail(e, time.Now())
 			for k := r; k < cfg.Ranks; k++ {
 				j.ranks[k].exited = true
 			}
@@ -229,6 +231,16 @@ func (l *launcher) start(rank int) error {
 	spoken := make(chan struct{})
 	l.wg.Go(func() {
 		defer close(spoken)
+		if len(remote) > 0 {
+			before, err := skipToPreamble(ours)
+			show := &lineWriter{mu: &l.output, w: stderr, prefix: prefix}
+			_, _ = io.MultiWriter(p.tail, show).Write(before)
+			show.flush()
+			if err != nil {
+				l.lost(rank, err)
+				return
+			}
+		}
 		l.read(rank, p)
 	})
 	l.wg.Go(func() { p.write(len(remote) > 0) })
@@ -271,7 +283,7 @@ func (l *launcher) read(rank int, p *process) {
 	for {
 		m, err := readControl(p.ctl.conn)
 		if err != nil {
-			l.post(event{rank: rank, kind: hungUp})
+			l.lost(rank, err)
 			return
 		}
 		if m.Kind == kindAsk {
@@ -279,6 +291,15 @@ func (l *launcher) read(rank int, p *process) {
 		}
 		l.post(event{rank: rank, kind: said, msg: m})
 	}
+}
+
+// lost passes on that a control connection has ended, and why if that is more than its end.
+func (l *launcher) lost(rank int, err error) {
+	e := event{rank: rank, kind: hungUp}
+	if g := (*garbled)(nil); errors.As(err, &g) {
+		e.cause = g.text
+	}
+	l.post(e)
 }
 
 // send queues a message. A worker is sent a handful in its life; one that does not take them is not alive.

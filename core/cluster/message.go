@@ -119,6 +119,11 @@ func (c *control) send(m message) error {
 	return err
 }
 
+// garbled is an error of what came over a control connection, not of the connection.
+type garbled struct{ text string }
+
+func (g *garbled) Error() string { return "cluster: " + g.text }
+
 // readControl reads one message.
 func readControl(r io.Reader) (message, error) {
 	var m message
@@ -128,14 +133,14 @@ func readControl(r io.Reader) (message, error) {
 	}
 	size := binary.LittleEndian.Uint32(n[:])
 	if size > maxControl {
-		return m, fmt.Errorf("cluster: a control message of %d bytes; at most %d", size, maxControl)
+		return m, &garbled{fmt.Sprintf("a control message of %d bytes; at most %d", size, maxControl)}
 	}
 	var body bytes.Buffer // grows with what comes, not with what was announced
 	if n, err := io.CopyN(&body, r, int64(size)); err != nil || n < int64(size) {
 		return m, io.ErrUnexpectedEOF
 	}
 	if err := json.Unmarshal(body.Bytes(), &m); err != nil {
-		return m, fmt.Errorf("cluster: a control message that cannot be read: %w", err)
+		return m, &garbled{fmt.Sprintf("a control message that cannot be read: %v", err)}
 	}
 	return m, nil
 }

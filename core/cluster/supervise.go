@@ -13,7 +13,7 @@ type event struct {
 	rank  int
 	kind  eventKind
 	msg   message
-	cause string // of an exit
+	cause string // of an exit, or of the end of a control connection
 }
 
 type eventKind int
@@ -101,7 +101,7 @@ func (j *job) happened(e event, now time.Time) {
 	case turned:
 		j.turned, j.stranger = j.turned+1, clip(e.cause)
 	case hungUp:
-		j.hungUp(e.rank, now)
+		j.hungUp(e.rank, e.cause, now)
 	case exited:
 		j.exited(e.rank, e.cause, now)
 	}

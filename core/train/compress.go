@@ -39,7 +39,7 @@ func (s *Spec) compressible() error {
 	case c.Kind == compress.PowerSGD && s.Mesh.Zero >= 2:
 		return fmt.Errorf("compress.powersgd with parallel.mesh(zero = %d): it adds factors of whole matrices on every rank, and gradients that are sharded are whole on none; use zero = 1 or 0, or compress.int8()", s.Mesh.Zero)
 	case c.Kind == compress.DGC && s.Mesh.Zero >= 2:
-		return fmt.Errorf("compress.dgc with parallel.mesh(zero = %d): its momentum takes a rank's whole gradient once a step, and gradients that are sharded leave lane by lane; use zero = 1 or 0, or compress.topk(…)", s.Mesh.Zero)
+		return fmt.Errorf("compress.dgc with parallel.mesh(zero = %d): its momentum takes a rank's whole gradient once a step, and gradients that are sharded leave lane by lane; use zero = 1 or 0, or compress.int8()", s.Mesh.Zero)
 	case c.Kind == compress.TopK && s.Mesh.Zero >= 2:
 		return fmt.Errorf("compress.topk with parallel.mesh(zero = %d): sharded gradients leave lane by lane, before anybody knows how many targets the step has, and what is left of earlier steps would be scaled by that; use zero = 1 or 0, or compress.int8()", s.Mesh.Zero)
 	case c.Kind != compress.DGC:

@@ -49,6 +49,11 @@ func TestCompressionAtEveryStage(t *testing.T) {
 						if err == nil || !strings.Contains(err.Error(), "compress."+name) || !strings.Contains(err.Error(), "zero") {
 							t.Fatalf("%s, zero %d: %v, want a refusal that says why", name, stage, err)
 						}
+						for other := range methods {
+							if strings.Contains(err.Error(), "or compress."+other) && !anyStage(other) {
+								t.Errorf("%s, zero %d: %v: advises what is refused as well", name, stage, err)
+							}
+						}
 						break
 					}
 					if err != nil {
